@@ -9,7 +9,7 @@ const HOSTS: &str = "/etc/hosts";
 /// The maximum length of [`HOSTS`], in bytes. A list of blocked hosts can be several megabytes long.
 const MAX_HOSTS_LEN: u64 = 64 * 1024 * 1024;
 
-/// The addresses of a host in [`HOSTS`], with port 0; none if the file cannot be read.
+/// The addresses of a host in [`HOSTS`], with port 0. Empty if the file cannot be read.
 pub(super) fn addresses(host: &str) -> Vec<SocketAddr> {
     let Ok(file) = File::open(HOSTS) else {
         return Vec::new();

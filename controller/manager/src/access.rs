@@ -34,8 +34,8 @@ pub(crate) async fn for_person(
     Ok(ClusterAccess::from_kubeconfigs(&files, context).await?)
 }
 
-/// Returns access to the cluster in this kubeconfig and context, or to the cluster in which this process runs.
-/// It ignores the `KUBECONFIG` variable, because a controller signs and approves.
+/// Returns access to the cluster in this kubeconfig and context, or to the cluster in which this process runs. Ignores
+/// the `KUBECONFIG` variable, because a controller signs and approves requests.
 ///
 /// # Errors
 ///

@@ -91,7 +91,7 @@ pub(crate) struct Aws {
     pub(crate) tenants: Option<Tenants>,
 }
 
-/// The prerequisite for STS calls that is missing on this host. It affects only clusters on AWS.
+/// A missing prerequisite for STS calls on this host. Only clusters on AWS are affected.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct AwsUnavailable(pub(crate) Arc<InvalidStsSettings>);

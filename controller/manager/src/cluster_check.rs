@@ -82,7 +82,7 @@ struct Predictions {
     aws_ec2_endpoints: Vec<(String, String)>,
 }
 
-/// Runs the command. Runs the command, and returns its output and whether all checks passed.
+/// Runs the command, and returns its output and whether all checks passed.
 pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxError> {
     let Act::Check(check) = command.act;
     let Check {

@@ -142,7 +142,7 @@ impl Act {
     }
 }
 
-/// Runs the command. Runs the command, and returns its output and the node identities that it could not change.
+/// Runs the command, and returns its output and the node identities that it could not change.
 pub(crate) async fn run(command: IdentitiesCommand) -> Result<(String, Vec<String>), BoxError> {
     Box::pin(output_of(command)).await.map_err(hinted)
 }
@@ -282,8 +282,8 @@ const ONLY_RELEASED: Unchanged = Unchanged {
     text: RELEASED,
 };
 
-/// Resets the record. Returns [`Unchanged`] if the record does not exist, so that only its machine was released, or if
-/// there was nothing to change.
+/// Resets the record. Returns [`Unchanged`] if the record does not exist, so only its machine was released, or if there
+/// was nothing to change.
 async fn reset_of(
     identities: &Identities,
     reset: &Reset,

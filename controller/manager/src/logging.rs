@@ -60,7 +60,8 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
     }));
 }
 
-/// The rate of log lines about panics. It is limited because a tenant who finds a way to cause a panic can repeat it.
+/// The rate of log lines about panics. The rate is limited because a tenant who finds a way to cause a panic can repeat
+/// it.
 const PANICS: Rate = Rate {
     burst: 100,
     every: Duration::from_secs(1),

@@ -35,16 +35,16 @@
 //!
 //! # Contract
 //!
-//! - Environment: `https_proxy` and `no_proxy`, as in kubectl, if the kubeconfig has no proxy. Both also apply to STS
-//!   and EC2. The AWS SDK reads its credentials from its usual variables.
+//! - Environment: `https_proxy` and `no_proxy`, as in kubectl, if the kubeconfig has no proxy. These variables also
+//!   apply to STS and EC2. The AWS SDK reads its credentials from its usual variables.
 //! - Standard input: only `explain -f -`, `render workload-secret` and the confirmation of `identities reset` and
 //!   `identities revoke` read it.
 //! - Standard output: only the output of commands and of `--help`. `run` has no output.
-//! - Standard error: the log, one event per line, as text or JSON. It never contains keys, tokens or the bytes of a
-//!   request. Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it),
+//! - Standard error: the log, one event per line, as text or JSON. The log never contains keys, tokens or the bytes of
+//!   a request. Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it),
 //!   `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`, `ignored`), `reason`, `check` (the check that
 //!   decided), `millis`, `requester` and `detail`. With `-v`, each check logs a line `checked` with `csr`, `check` and
-//!   `millis` before it.
+//!   `millis` before the line `decided`.
 //! - SIGTERM and SIGINT stop the program. The program first completes the requests in progress and writes their Events,
 //!   within 5 seconds with a management cluster, and within 22 seconds without one.
 //!
@@ -269,7 +269,8 @@ fn arguments() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// Exits with the message about a removed option. Otherwise, exits like clap: with code 2, or with code 0 for `--help`.
+/// Exits with the message about a removed option. Otherwise, exits as clap does: with code 2, or with code 0 for
+/// `--help`.
 fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
     let command: OsString = env::args_os().nth(1).unwrap_or_default();
     match removed::message(&command.to_string_lossy(), error) {

@@ -193,7 +193,7 @@ fn first_account(explained: &Explained) -> Option<&str> {
     annotations.get(AWS_ACCOUNT_ANNOTATION).map(String::as_str)
 }
 
-/// The account in the plan. If it has none, the account that AWS reported to the controller.
+/// The account in the plan. If the plan has no account, the account that AWS reported to the controller.
 fn account(explained: &Explained) -> Option<&str> {
     let plan = explained.explanation.plan.as_ref().ok()?;
     plan.account().or_else(|| first_account(explained))
@@ -245,7 +245,7 @@ fn stored_condition<'a>(
     Some((&found.status, &found.reason, &found.message))
 }
 
-/// The message that the result differs from the controller's condition, with the possible causes. `None` if it does not
+/// The message that the result differs from the controller's condition, with the possible causes. `None` if they do not
 /// differ.
 fn difference(explained: &Explained, reason: &str) -> Option<String> {
     let authentication = explained.authentication.as_ref()?;

@@ -66,7 +66,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the command. Runs the command, and returns its output and the Machines whose tokens could not be recreated.
+/// Runs the command, and returns its output and the Machines whose tokens could not be recreated.
 pub(crate) async fn run(command: TokensCommand) -> Result<(String, Vec<String>), BoxError> {
     let Act::Recreate(recreate) = command.act;
     let Recreate {

@@ -28,7 +28,7 @@ pub(crate) use policies::PoliciesOfClusters;
 /// The name of the file with the key for new challenges.
 const CURRENT: &str = "current";
 
-/// The name of the file with the previous key. Responses to its challenges are still accepted.
+/// The name of the file with the previous key. Responses to challenges with this key are still accepted.
 const FORMER: &str = "former";
 
 /// The maximum length of a key file: the key in hexadecimal, with a line break.

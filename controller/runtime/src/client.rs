@@ -75,7 +75,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-/// The processor time that the namespace's API servers have used. Excludes the time that has become available again.
+/// The part of this namespace's processor time budget that is in use.
 #[cfg(test)]
 pub(crate) fn taken_processor_time(namespace: &str) -> Duration {
     processor::Processor::of(namespace).missing()
@@ -123,8 +123,8 @@ where
         .build()
 }
 
-/// Creates a client that connects only to hosts that `egress` allows. It does not use a proxy, because the addresses to
-/// which a proxy connects cannot be checked.
+/// Creates a client that connects only to hosts that `egress` allows. The client does not use a proxy, because the
+/// addresses to which a proxy connects cannot be checked.
 fn of_tenant(
     config: Config,
     egress: EgressPolicy,
@@ -178,7 +178,7 @@ fn direct(
 fn prepared(mut config: Config) -> Config {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // The queue retries the request with its state at that time.
+    // The client does not retry, because the queue retries a request with the state that the request has at that time.
     config.default_retry = false;
     // Neither conversion can fail: both constants contain only valid header characters.
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {

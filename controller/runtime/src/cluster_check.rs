@@ -251,7 +251,7 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
         ));
         let of_workload = one_cluster::of_workload(Ok((access, None)), spec, None, (None, false));
         let of_workload = Box::pin(of_workload).await;
-        // These checks require a controller with a management cluster, because only this controller installs the
+        // These checks require a controller with a management cluster, because only such a controller installs the
         // policies, and compares the Nodes with the records.
         let is_of_management = |name| ["admission-policy", "nodes"].contains(&name);
         findings.extend(

@@ -2,7 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! - Concurrent callers share one read. The result, which can be an error, is valid for five seconds.
+//! - Concurrent callers share one read. The result, which can be an error, is valid for 5 seconds.
 //! - A `ConfigMap` is fetched completely only after a change.
 //! - The clusters together run only a few fetches at a time, and take turns by namespace. Each cluster runs one fetch
 //!   at a time. The memory of each cluster is limited, and other clusters cannot use its share.
@@ -71,7 +71,7 @@ pub type ReadConfigMaps<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
 #[error("{0}")]
 pub struct ConfigMapUnread(String);
 
-/// A version of a `ConfigMap`: its UID and resource version.
+/// A version of a `ConfigMap`: its UID and its `resourceVersion`.
 type Version = (Option<String>, Option<String>);
 
 struct Kept<T> {
@@ -171,7 +171,7 @@ impl<T> ConfigMaps<T> {
                 return Ok(known.content.clone());
             }
         }
-        // The previous content is not needed any more. Its memory becomes available for the new content.
+        // The previous content is no longer needed. Its memory becomes available for the new content.
         kept.remove(key);
         let found = readable_one_of(&api, &key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;

@@ -6,7 +6,7 @@
 //! | issue | condition `Approved` through `/approval`, then the certificate through `/status` |
 //! | deny | condition `Denied` through `/approval`; `Failed` if the request is already approved |
 //! | fail | condition `Failed` through `/status`, with the annotation that belongs to the reason |
-//! | retry, ignore | none: the API server never garbage-collects a request with a condition of this controller |
+//! | retry, ignore | none: kube-controller-manager never garbage-collects a pending request that has a condition |
 //!
 //! # Guarantees
 //!
@@ -49,7 +49,8 @@ pub trait RequestStore: Debug + Send + Sync {
     /// Reads the request with this name. Returns `None` if it does not exist.
     async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError>;
 
-    /// Replaces the request through this subresource, if its resource version has not changed. Returns the new version.
+    /// Replaces the request through this subresource, if its `resourceVersion` has not changed. Returns the new
+    /// version.
     async fn update(
         &self,
         subresource: &'static str,

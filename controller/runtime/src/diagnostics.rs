@@ -32,7 +32,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// The deadline for reading a request's header.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The deadline for a connection. Prometheus cancels a scrape after ten seconds.
+/// The deadline for a connection. Prometheus cancels a scrape after 10 seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
 /// The maximum length of a request's header, in bytes.

@@ -1,9 +1,9 @@
 //! Events about requests and machines.
 //!
-//! An answer creates an Event on the machine's object if the inventory contains one, and otherwise on the request. A
-//! refusal also creates an Event on the request. Therefore a join creates one Event, which includes the history of the
-//! name's record ([`GrantReason`]). Renewals and serving certificates do not create Events. A challenge fails its
-//! request, but does not create an Event either, because it is part of a join or a renewal.
+//! An answer creates an Event on the machine's object if the inventory contains such an object, and otherwise on the
+//! request. A refusal also creates an Event on the request. Therefore a join creates one Event, which includes the
+//! history of the name's record ([`GrantReason`]). Renewals and serving certificates do not create Events. A challenge
+//! fails its request, but does not create an Event either, because it is part of a join or a renewal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -249,7 +249,7 @@ impl EventWriter {
     }
 }
 
-/// At the end of a term, the cancelled task of a cluster drops the writer without [`EventWriter::finish`]. Without this
+/// At the end of a term, the canceled task of a cluster drops the writer without [`EventWriter::finish`]. Without this
 /// implementation, the writer would continue after the Lease was released, without `DRAIN_DEADLINE`.
 impl Drop for EventWriter {
     fn drop(&mut self) {

@@ -88,7 +88,7 @@ pub struct ClusterInventory {
     pub machines: Option<Arc<dyn Inventory>>,
     /// The control-plane endpoint's hosts, in lower case, in addition to the host in the kubeconfig.
     pub endpoint_hosts: Vec<String>,
-    /// The addresses of the cluster's Services.
+    /// The address ranges of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
 }
 
@@ -341,7 +341,7 @@ fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
 }
 
 impl Entry {
-    /// The machine. Otherwise, the invalid field.
+    /// Converts the entry to a machine. An error contains the name of the invalid field.
     fn into_machine(self) -> Result<Machine, (&'static str, BoxError)> {
         ensure!(!self.name.is_empty(), ("name", "empty".into()));
         let (field, node_name) = match &self.node_name {

@@ -17,7 +17,7 @@
 //!
 //! # Guarantees
 //!
-//! - Every part can be repeated. It does not write anything if the state is already correct.
+//! - Every part can be repeated. A part does not write anything if the state is already correct.
 //! - No part makes a decision about a node. A failure indicates an outage or a missing permission.
 //! - If a part fails, the other parts continue.
 //! - All parts together need only the permissions in `packaging/rbac/workload-cluster.yaml`. An operator applies the

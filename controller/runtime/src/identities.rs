@@ -156,7 +156,7 @@ impl Identities {
         Ok(records)
     }
 
-    /// The live records in a Cluster whose Machines have these labels. The labels are a label selector.
+    /// The live records in a Cluster whose Machines match this label selector.
     ///
     /// # Errors
     ///

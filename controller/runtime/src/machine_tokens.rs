@@ -46,7 +46,7 @@ pub struct MachineToken {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineTokensError {
-    /// Attestation is not enforced, so that the holder of a token can join as any node.
+    /// Attestation is not enforced, so the holder of a token can join as any node.
     #[error(
         "attestation is not enforced in Cluster {0}: any machine with a bootstrap token can join there as any node; to \
          recreate tokens nevertheless, set --without-enforcement"
@@ -115,7 +115,8 @@ impl MachineTokens {
         })
     }
 
-    /// Recreates the own tokens of these Machines, or of all Machines. Extends the expiry times of existing tokens.
+    /// Recreates these Machines' own tokens, or the tokens of all Machines. Extends the expiry times of existing
+    /// tokens.
     ///
     /// Each token is valid for at least `life` from `now`. The command can be repeated. If a Machine's token cannot be
     /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.

@@ -91,7 +91,7 @@ pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 /// The default of [`Settings::max_clusters_per_namespace`].
 pub const MAX_CLUSTERS_PER_NAMESPACE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999);
 
-/// The options, including which part of the management cluster the controller serves.
+/// The options of the controller, including the part of the management cluster that it serves.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Settings {
@@ -156,7 +156,7 @@ impl WorkloadAccess {
 }
 
 /// The Secrets that contain the controller's own kubeconfigs, in the controller's namespace. The calls count against
-/// the turns of `namespace`, which is the namespace of the Cluster. If they did not, all tenants would share one queue.
+/// the turns of `namespace`, which is the namespace of the Cluster. Otherwise, all tenants would share one queue.
 fn own_secrets<K>(management: &Client, namespace: &str) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
@@ -165,8 +165,8 @@ where
     Api::namespaced(client_on_behalf_of(management, namespace), place)
 }
 
-/// Creates the verifiers for a cluster's authorized attestation providers. The text is the Cluster's UID, which changes
-/// when the Cluster is moved.
+/// Creates the verifiers for a cluster's authorized attestation providers. The string argument is the Cluster's UID,
+/// which changes when the Cluster is moved.
 pub type VerifierFactory = dyn Fn(&KubeletAuthentication, &str) -> Verifiers + Send + Sync;
 
 /// A controller for all clusters in a management cluster, or for some of them.

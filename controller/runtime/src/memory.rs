@@ -15,11 +15,11 @@ pub(crate) use limit::KeptLimit;
 use limit::Limit;
 
 /// The container's memory limit divided by this number is the memory that all clusters share for data from their API
-/// servers, in addition to their own shares: 64 MiB with 1 GiB.
+/// servers, in addition to their own shares: 64 MiB of 1 GiB.
 const COMMON_PART: usize = 16;
 
 /// The container's memory limit divided by this number is the memory for the own shares of all clusters together: 128
-/// MiB.
+/// MiB of 1 GiB.
 const OWN_PART: usize = 8;
 
 static PROCESS: LazyLock<Common> = LazyLock::new(|| {
@@ -27,13 +27,13 @@ static PROCESS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(limit / OWN_PART, limit / COMMON_PART)
 });
 
-/// The container's memory limit divided by this number is the memory for connections within their own shares: 256
-/// MiB, half of which is sufficient for 1,024 connections. By default, a namespace has up to 1,000 clusters, each with
-/// one connection that remains open.
+/// The container's memory limit divided by this number is the memory for connections within their own shares: 256 MiB
+/// of 1 GiB. Half of this memory is sufficient for 1,024 connections. By default, a namespace has up to 1,000 clusters,
+/// each with one connection that remains open.
 const CONNECTIONS_PART: usize = 4;
 
 /// The container's memory limit divided by this number is the memory for connections that exceed their own shares: 32
-/// MiB.
+/// MiB of 1 GiB.
 const MORE_CONNECTIONS_PART: usize = 32;
 
 /// Connections have separate memory, so that other uses of memory do not close or prevent connections.
@@ -43,7 +43,7 @@ static CONNECTIONS: LazyLock<Common> = LazyLock::new(|| {
 });
 
 /// The container's memory limit divided by this number is the memory for `ConfigMaps` in own shares, and also the
-/// shared memory for `ConfigMaps`: 128 MiB each.
+/// shared memory for `ConfigMaps`: 128 MiB of 1 GiB for each of the two.
 const LISTS_PART: usize = 8;
 
 static LISTS: LazyLock<Common> = LazyLock::new(|| {
@@ -52,8 +52,8 @@ static LISTS: LazyLock<Common> = LazyLock::new(|| {
 });
 
 /// The container's memory limit divided by this number is the memory for management cluster responses to calls that a
-/// tenant causes: 64 MiB with 1 GiB. A watch holds the memory for its longest event until it ends. Each served Cluster
-/// has two watches of Secrets, which use up to 3 MiB.
+/// tenant causes: 64 MiB of 1 GiB. A watch holds the memory for its longest event until the watch ends. Each served
+/// Cluster has two watches of Secrets, which use up to 3 MiB.
 const CALLS_PART: usize = 16;
 
 /// The memory that is reserved for each of these calls. Most responses are shorter.
@@ -64,9 +64,9 @@ static CALLS: LazyLock<Common> = LazyLock::new(|| {
     Common::of_kept(usize::MAX, container::limit() / CALLS_PART)
 });
 
-/// The container's memory limit divided by this number is the limit for the values of all Clusters' Secrets: 64 MiB
-/// with 1 GiB. The values are kept as long as their Clusters exist, and a tenant with 1,000 Clusters could otherwise
-/// use more than 200 MiB.
+/// The container's memory limit divided by this number is the limit for the values of all Clusters' Secrets: 64 MiB of
+/// 1 GiB. The values are kept as long as their Clusters exist, and a tenant with 1,000 Clusters could otherwise use
+/// more than 200 MiB.
 const SECRETS_PART: usize = 16;
 
 /// The memory that is reserved for the values of each Secret. Normal Secrets and their parsed forms use less.

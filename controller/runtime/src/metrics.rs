@@ -45,7 +45,7 @@ use watches::Watch;
 use crate::clock::now;
 
 /// The bucket bounds for the duration of a decision, in seconds. Most decisions take milliseconds, and a decision that
-/// calls AWS takes a few seconds. The deadline is two minutes.
+/// calls AWS takes a few seconds. The deadline is 2 minutes.
 const DURATIONS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
 ];
@@ -145,7 +145,7 @@ impl CloudResult {
 }
 
 impl Metrics {
-    /// Creates the metrics for this version of a program, which starts now.
+    /// Creates the metrics of a program with this version. The start time of the program is the current time.
     pub fn new(version: &'static str) -> Self {
         Self(Some(Arc::new(Inner {
             version,
@@ -273,7 +273,7 @@ impl Metrics {
         }
     }
 
-    /// The metrics for a cluster. They are removed when the last clone is dropped.
+    /// The metrics for a cluster. The metrics are removed when the last clone is dropped.
     pub(crate) fn cluster(&self, namespace: &str, name: &str) -> ClusterMetrics {
         let added = self.0.as_ref().map(|inner| {
             let cluster = ClusterValues::new(namespace, name);
@@ -282,7 +282,7 @@ impl Metrics {
         ClusterMetrics::new(self.clone(), added)
     }
 
-    /// The metrics for a watch of this kind. They are removed when the last clone is dropped.
+    /// The metrics for a watch of this kind. The metrics are removed when the last clone is dropped.
     pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
         self.watch_in(kind, None)
     }
@@ -295,7 +295,7 @@ impl Metrics {
         }))
     }
 
-    /// The metrics for the Lease with this name. They are removed when the result is dropped.
+    /// The metrics for the Lease with this name. The metrics are removed when the result is dropped.
     pub(crate) fn lease(&self, name: &str) -> LeaseMetrics {
         LeaseMetrics(self.0.as_ref().map(|inner| {
             let terms = inner
@@ -305,7 +305,8 @@ impl Metrics {
         }))
     }
 
-    /// A loop's heartbeat, which the loop must send at least once within `limit`. It ends when the result is dropped.
+    /// A loop's heartbeat, which the loop must send at least once within `limit`. The heartbeat ends when the result is
+    /// dropped.
     pub(crate) fn heartbeat(&self, of: &'static str, limit: Duration) -> Heartbeat {
         Heartbeat(self.0.as_ref().map(|inner| {
             let beat = health::Beat::new(of, limit, Instant::now());

@@ -27,8 +27,8 @@ const MAX_ADDRESSES: usize = 1024;
 /// The maximum length of a Node address (RFC 1123).
 const MAX_ADDRESS_LEN: usize = 253;
 
-/// The maximum total length of these addresses, which is the limit for the names in a request. They stay in memory
-/// while the request is checked, and hundreds of requests can be in progress.
+/// The maximum total length of these addresses. It equals the maximum length of a request, which contains the names.
+/// The addresses stay in memory while the request is checked, and hundreds of requests can be in progress.
 const MAX_ADDRESSES_LEN: usize = 64 * 1024;
 
 /// The maximum length of a UID or a provider ID.

@@ -28,7 +28,8 @@ pub struct ServerVersion {
 }
 
 impl ServerVersion {
-    /// Whether the API server forwards the UID in a client certificate, so that a node can renew its certificate.
+    /// Whether the API server forwards the UID in a client certificate. Without the UID, a node cannot renew its
+    /// certificate.
     pub fn hands_uids_on(&self) -> bool {
         self.number.is_some_and(|number| number >= FIRST_WITH_UIDS)
     }

@@ -1,4 +1,4 @@
-//! The order in which the requests of one cluster are processed, without input or output.
+//! The order in which the requests of one cluster are processed, without I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
 /// The maximum length of an object or requester name (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
-/// The maximum length of a UID or a resource version. Kubernetes UIDs have 36 characters.
+/// The maximum length of a UID or a `resourceVersion`. Kubernetes UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
 /// The memory for an entry in addition to its texts. It was measured for a requester with a single entry, and includes
@@ -92,7 +92,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Creates an empty queue for the cluster with these log lines. Its memory is charged to the cluster's namespace.
+    /// Creates an empty queue for the cluster to which these log lines belong. The queue's memory is charged to the
+    /// cluster's namespace.
     pub(crate) fn new(lines: &ClusterLines) -> Self {
         let share = Share::new(lines.namespace(), SHARE);
         Self {
@@ -156,7 +157,7 @@ enum State {
     Running(ChangedWhileRunning),
     /// The request was answered, or does not belong to this controller.
     Settled,
-    /// The API server rejected the answer to this version.
+    /// The API server rejected the answer to the current version of the request.
     GivenUp,
 }
 

@@ -35,7 +35,8 @@ pub fn long_text() -> Value {
     json!("a".repeat(3 * 1024 * 1024))
 }
 
-/// The objects in which one value is replaced with one of `values`, each with the location as a JSON pointer.
+/// The variants of the object in which one value is replaced with one of `values`, each with the location of the value
+/// as a JSON pointer.
 pub fn with_each_value(object: &Value, values: &[Value]) -> Vec<(String, Value)> {
     let mut places = vec![String::new()];
     places_in(object, "", &mut places);
@@ -52,8 +53,8 @@ pub fn with_each_value(object: &Value, values: &[Value]) -> Vec<(String, Value)>
     all
 }
 
-/// The objects in which one text has `long` as a prefix or a suffix: each value, and each name of a member. Each has the
-/// location as a JSON pointer.
+/// The variants of the object in which `long` is added before or after one text, which is a value or the name of a
+/// member. Each variant has the location of the text as a JSON pointer.
 pub fn with_each_text_long(object: &Value, long: &str) -> Vec<(String, Value)> {
     let longer = |text: &str| [format!("{text}{long}"), format!("{long}{text}")];
     let mut places = vec![String::new()];

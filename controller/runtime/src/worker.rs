@@ -115,7 +115,7 @@ struct Worker {
     /// The cluster's queue for the turns that all clusters share. A request holds its turn from its start until its
     /// answer.
     line: Line,
-    /// The wait for a turn. Set if a request is ready but has not got a turn yet.
+    /// The wait for a turn. Set while a request is ready but does not have a turn yet.
     waiting: Option<BoxFuture<'static, Turn>>,
     /// The requests in progress, with their UIDs. The result is `None` if the request's task panicked.
     tasks: JoinSet<(String, Option<Next>)>,
@@ -192,7 +192,7 @@ impl Worker {
     }
 
     fn ended(&mut self, ended: Result<(String, Option<Next>), JoinError>) {
-        // An error cannot occur, because no task is cancelled during this wait.
+        // An error cannot occur, because no task is canceled during this wait.
         let Ok((uid, next)) = ended else {
             return;
         };
@@ -357,7 +357,7 @@ mod tests {
         client_with(requests, move |_| json!({"a": "x".repeat(len)}))
     }
 
-    /// Like [`client`], with these annotations.
+    /// Like [`client`], but with these annotations.
     fn client_with(
         requests: usize,
         annotations: impl Fn(usize) -> Value + Clone + Send + 'static,

@@ -78,8 +78,8 @@ roleRef:
 subjects:
 ";
 
-/// The prefix of the name of the Role and the binding for the records of a cluster without a management cluster. The
-/// subject follows, so that each of several users keeps its permissions.
+/// For a cluster without a management cluster, the prefix of the name of the Role for records, and of its binding. The
+/// subject follows the prefix, so that each of several users keeps its permissions.
 const RECORDS: &str = "node-attestation-controller-identities:";
 
 /// The group of Roles.

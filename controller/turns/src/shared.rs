@@ -297,7 +297,7 @@ pub mod testing {
 
     use super::Lock;
 
-    /// The measurements in this process. They exist only in tests and benchmarks.
+    /// The measurements in this process. Only tests and benchmarks measure.
     #[expect(clippy::disallowed_types, reason = "this is the door")]
     static LONGEST: Mutex<BTreeMap<Lock, Duration>> = Mutex::new(BTreeMap::new());
 

@@ -212,7 +212,7 @@ async fn the_hung_turns_of_two_namespaces_leave_a_turn_to_each_of_two_more() {
 
 #[tokio::test]
 async fn hung_turns_of_two_namespaces_leave_one_of_few_turns_to_a_third() {
-    // With at most three turns, half of the turns for one namespace and one turn for another namespace are all turns.
+    // With at most three turns, half of the turns for one namespace, and one turn for another namespace, are all turns.
     for (all, of_two, of_third) in [(3, 3, 0), (4, 3, 1), (8, 7, 1), (15, 14, 1)] {
         let turns = turns(all, all);
         let hung = ["a", "b"].map(|namespace| turns.line(&key(namespace, "1")));

@@ -10,7 +10,7 @@ use super::{unchanged, with_warning};
 use crate::error::BoxError;
 use crate::query::{Confirmation, Format};
 
-/// Raises the floor to this time in RFC 3339, or to the current time. Returns the output.
+/// Raises the lowest valid generation to this time in RFC 3339, or to the current time. Returns the output.
 pub(super) async fn raise(
     identities: &Identities,
     cluster: &ObjectKey,

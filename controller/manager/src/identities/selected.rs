@@ -12,7 +12,7 @@ use super::{unchanged, with_warning};
 use crate::error::BoxError;
 use crate::query::{Confirmation, Format};
 
-/// The change of each node identity.
+/// The change to each node identity.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
     Revoke,

@@ -32,7 +32,7 @@ fn an_error_about_a_wrong_name_has_the_command_that_lists_the_names() {
     assert!(other.downcast_ref::<Hinted>().is_none(), "{other}");
 }
 
-/// Objects that are valid for every output format, and the expected text for the terminal.
+/// JSON and YAML get one valid document, and the terminal gets a text.
 #[test]
 fn a_command_that_changes_no_record_prints_one_document() {
     let machine = json!({"name": "n1"});

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::policy::KeptPolicy;
 
-/// Keeps a cluster's policy as long as the owner of the cluster has its last verifiers or their settings.
+/// Keeps a cluster's policy as long as the cluster's verifiers or their parsed settings exist.
 #[derive(Debug, Clone)]
 pub(crate) struct PoliciesOfClusters(Arc<InUse<String, KeptPolicy>>);
 
 impl Default for PoliciesOfClusters {
     fn default() -> Self {
-        // Another map with the same owners has a lock with the same name.
+        // The map of observations has the same owners, so both maps use the same lock name.
         Self(Arc::new(InUse::new(Lock::Observations)))
     }
 }

@@ -51,11 +51,11 @@ pub(crate) enum Answer {
     Watch,
 }
 
-/// Latency, failures, and a count of calls.
+/// The simulated network: its latency, its failures, and the number of calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Network {
     pub(crate) latency: Duration,
-    /// One in `failing` calls fails. If zero, no call fails.
+    /// One in this number of calls fails. If the number is zero, no call fails.
     pub(crate) failing: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Benchmarks a controller with many clusters and in-memory API servers, in simulated time. Results include the latency
-//! of calls. They include processor time only where the benchmark measures processor time.
+//! of calls. Results include processor time only where the benchmark measures processor time.
 //!
 //! Arguments select the measurements: each argument selects the measurements whose names contain it. `SCALE_CLUSTERS`
 //! and `SCALE_MACHINES` set the numbers of clusters and machines. `SCALE_LOG` prints the controller's log and the calls
-//! of an idle cluster.
+//! for an idle cluster.
 //!
 //! Prints the results, and writes `target/bench/scale.json`: a list of `{name, value, unit, limit}`. Exit code 1 means
 //! that a value exceeds its limit.
@@ -117,7 +117,7 @@ impl Bench {
             }
             results.add(name("terms"), float(terms), "", Some(1.0));
             if latency == 5 {
-                // Later simulations reuse freed memory, so their memory growth would be too small.
+                // Later simulations reuse freed memory, so the growth that they measure would be too small.
                 let memory = resident().saturating_sub(before) / 1024 / 1024;
                 let name = "resident memory of controller and simulation, without sockets";
                 results.add(name, float(memory), "MiB", None);

@@ -210,7 +210,8 @@ impl Management {
         }
     }
 
-    /// The template for list items.
+    /// Creates a copy that shares the API server, the CAs and the node identities, for the closures that create list
+    /// items.
     fn copy(&self) -> Self {
         Self {
             server: self.server.clone(),

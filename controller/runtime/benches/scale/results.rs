@@ -58,7 +58,7 @@ pub(crate) fn resident() -> u64 {
     kib * 1024
 }
 
-/// Converts the number to a float. It must be small enough for an exact conversion.
+/// Converts the number to a float. The number must be small enough for an exact conversion.
 pub(crate) fn float(number: impl TryInto<u32>) -> f64 {
     number.try_into().map_or(f64::INFINITY, f64::from)
 }

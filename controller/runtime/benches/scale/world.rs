@@ -30,7 +30,7 @@ pub(crate) struct World {
     start: Instant,
 }
 
-/// A replica of the controller. If it is dropped, it stops without releasing its Lease.
+/// A replica of the controller. A replica that is dropped stops without releasing its Lease.
 pub(crate) struct Replica(JoinHandle<()>);
 
 impl Drop for Replica {
@@ -132,8 +132,8 @@ impl World {
         f64::INFINITY
     }
 
-    /// Adds a request from a machine to every cluster, through new API servers. The current leader does not receive the
-    /// requests.
+    /// Replaces every workload cluster's API server with a new one that has a pending request. The current leader does
+    /// not receive these requests.
     pub(crate) fn join_again(&self) {
         for workload in self.workloads.lock().unwrap().values_mut() {
             *workload = Arc::new(Workload::new(self.network, self.progress.clone()));
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Processor time per event, in microseconds, measured with this number of Machine events.
+    /// The processor time per event, in microseconds, for this number of Machine events.
     pub(crate) async fn events(&self, count: usize) -> f64 {
         let before = processor_time();
         for number in 0..count {

@@ -10,8 +10,8 @@ use crate::watch::document;
 /// The supported contracts, newest first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-/// The API server does not serve a kind in the required version. This is an outage, because objects of this kind might
-/// still exist.
+/// The API server does not serve a kind in the required version. The controller treats this as an outage, because
+/// objects of this kind might still exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API server does not serve the kind in the required version")]
 pub(crate) struct NotServed;

@@ -18,7 +18,7 @@ pub(super) const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 /// The maximum length of the key, in bytes. The longest supported RSA key is 4 kilobytes long.
 pub(super) const MAX_KEY_LEN: usize = 16 * 1024;
 
-/// The name of the Secret with the CA of the Cluster with this name.
+/// The name of the Secret that contains the CA of the Cluster with this name.
 pub(crate) fn ca_secret_name(cluster: &str) -> String {
     format!("{cluster}-ca")
 }
@@ -80,7 +80,7 @@ impl ClusterCa {
         Self::read(secret, None)
     }
 
-    /// Like [`from_secret`](Self::from_secret), with turns for the signatures.
+    /// Like [`from_secret`](Self::from_secret), but each signature waits for one of these turns.
     ///
     /// # Errors
     ///

@@ -116,7 +116,7 @@ impl Objects {
         self.heard_at(kind, Instant::now());
     }
 
-    /// Records that the events from the API server until this time are applied to the objects of this kind.
+    /// Records that the objects of this kind include all events that the API server sent until this time.
     pub(super) fn heard_at(&self, kind: &'static str, read: Instant) {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         if let Some((_, heard)) = kinds.find(|(known, _)| **known == kind) {
@@ -134,17 +134,17 @@ impl Objects {
         self.0.observer.as_deref()
     }
 
-    /// Notifies on each change of an object or of readiness.
+    /// Notifies of each change to an object or to readiness.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
-    /// Notifies on each change to a Cluster or to readiness.
+    /// Notifies of each change to a Cluster or to readiness.
     pub(crate) fn cluster_changes(&self) -> watch::Receiver<()> {
         self.0.cluster_changes.subscribe()
     }
 
-    /// Notifies on each change to this Cluster or to readiness.
+    /// Notifies of each change to this Cluster or to readiness.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
         let key = cluster.clone();
         self.0.of_cluster.write(|waiting| {
@@ -174,7 +174,7 @@ impl Objects {
             let next = self.0.of_cluster.read(|waiting| {
                 let next = page(waiting.entries(), last.as_ref());
                 let told = next.map(|(cluster, sender)| {
-                    // The send fails only if no task waits any more.
+                    // The send fails only if no task is waiting.
                     sender.send_replace(());
                     cluster
                 });
@@ -187,14 +187,15 @@ impl Objects {
         }
     }
 
-    /// The selected Clusters, sorted. Empty before [`Objects::is_ready`].
+    /// The selected Clusters, sorted. Empty until the cache [is ready](Objects::is_ready).
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
         let mut clusters = Vec::new();
         self.each_cluster(|key, cluster| clusters.push((key.clone(), cluster.clone())));
         clusters
     }
 
-    /// Calls `look` for each selected Cluster, in sorted order. Has no effect before [`Objects::is_ready`].
+    /// Calls `look` for each selected Cluster, in sorted order. Has no effect until the cache [is
+    /// ready](Objects::is_ready).
     pub(crate) fn each_cluster(&self, mut look: impl FnMut(&ObjectKey, &Cluster)) {
         let mut last = None;
         while self.is_ready() {
@@ -209,7 +210,8 @@ impl Objects {
         }
     }
 
-    /// The result of `look` for a selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
+    /// The result of `look` for a selected Cluster. `None` if the Cluster does not exist, or until the cache [is
+    /// ready](Objects::is_ready).
     pub(crate) fn with_cluster<T>(
         &self,
         key: &ObjectKey,
@@ -219,13 +221,14 @@ impl Objects {
         self.selects(&cluster).then(|| look(&cluster))
     }
 
-    /// A selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
+    /// A selected Cluster. `None` if the Cluster does not exist, or until the cache [is ready](Objects::is_ready).
     pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         self.any_cluster(key)
             .filter(|cluster| self.selects(cluster))
     }
 
-    /// A Cluster, regardless of the selection. `None` if it does not exist, or before [`Objects::is_ready`].
+    /// A Cluster, regardless of the selection. `None` if the Cluster does not exist, or until the cache [is
+    /// ready](Objects::is_ready).
     pub(crate) fn any_cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         let cluster = self.is_ready().then(|| self.0.store.cluster(key))??;
         Some(Cluster::clone(&cluster))
@@ -249,7 +252,8 @@ impl Objects {
         self.0.selection.has_value(value)
     }
 
-    /// Returns the result of `look` for a Cluster and its objects. `None` before [`Objects::is_ready`].
+    /// Returns the result of `look` for a Cluster and its objects. `None` until the cache [is
+    /// ready](Objects::is_ready).
     pub(super) fn look<T>(
         &self,
         cluster: &ObjectKey,
@@ -265,8 +269,8 @@ impl Objects {
     }
 
     /// The first Cluster, Machine or `MachinePool` of this cluster that cannot be read, and the number of other objects
-    /// that cannot be read. An object whose Cluster is unknown counts for each Cluster in its namespace. `None` also
-    /// before [`Objects::is_ready`].
+    /// that cannot be read. An object whose Cluster is unknown counts for each Cluster in its namespace. Also `None`
+    /// until the cache [is ready](Objects::is_ready).
     pub(crate) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<String> {
         let store = &self.0.store;
         let unread = self.is_ready().then(|| store.unreadable_members(cluster))?;

@@ -1,7 +1,7 @@
 //! Machines whose deletion was observed in a watch.
 //!
 //! The sweep of the records reads the Machines only once per minute, and a Machine can be deleted in less time. A
-//! deletion in a watch is intended. A Machine that is only missing from a list does not count as deleted.
+//! deletion that a watch reports is intended. A Machine that is only missing from a list does not count as deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::shared::{Lock, Shared, Swept};
 const KEPT: Duration = Duration::from_hours(1);
 
 /// The maximum number of deletions in one namespace: the number of nodes in the largest cluster that Kubernetes
-/// supports. After that, deleted Machines count as missing.
+/// supports. If there are more deletions, the other deleted Machines count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
 /// The maximum number of deletions in all namespaces. Each deletion contains a name of at most 253 bytes.

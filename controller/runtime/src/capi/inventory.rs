@@ -50,11 +50,11 @@ use view::{Need, Needed, PageEnds, View, waiting};
 pub struct CapiInventory {
     pub(super) objects: Objects,
     pub(super) cluster: ObjectKey,
-    /// Whether a pool's infrastructure provider creates Machines for the members, by `InfraMachinePool`.
+    /// For each `InfraMachinePool`, whether its provider creates Machines for the members.
     makes_machines: Arc<Recent<bool>>,
     undecoded: Arc<Undecoded>,
     /// Held while `KubeadmConfig`s are read, so that concurrent requests for the Cluster share one read. The value is
-    /// the place of the next page, so that configs that cannot be read delay no others.
+    /// the place of the next page, so that unreadable configs do not delay other configs.
     reading: Arc<Turnstile<PageEnds>>,
 }
 
@@ -62,7 +62,7 @@ pub struct CapiInventory {
 struct Page<T> {
     unread: BTreeSet<Reference>,
     found: T,
-    /// Whether the page begins with the first of them.
+    /// Whether the page begins with the first unread `KubeadmConfig`.
     is_whole: bool,
 }
 
@@ -92,7 +92,7 @@ impl CapiInventory {
         }
     }
 
-    /// A `MachinePool` or a Machine with unknown data, and the limit that truncated it. `None` also while the inventory
+    /// A `MachinePool` or a Machine with unknown data, and the limit that truncated it. Also `None` while the inventory
     /// is unavailable.
     pub(crate) fn unknown_members(&self) -> Option<String> {
         let cut = self.look(|view| Ok(view.knows_all_names().err()));
@@ -180,8 +180,8 @@ impl CapiInventory {
         called.await.map_err(kube::Error::from)
     }
 
-    /// Applies `of` to each Machine, page by page. First reads the `KubeadmConfig`s that `of` needs. Also returns the
-    /// error for one of them that cannot be decoded.
+    /// Applies `of` to each Machine, page by page. First reads the `KubeadmConfig`s that `of` needs. If any of them
+    /// cannot be decoded, also returns the error for one of them.
     async fn find_each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
@@ -229,8 +229,8 @@ impl CapiInventory {
         }
     }
 
-    /// Like [`find`](Self::find), without the `KubeadmConfig`s that cannot be decoded. Returns the error for one of
-    /// them if the result can depend on it. A `KubeadmConfig` that the result does not depend on delays only its owner.
+    /// Like [`find`](Self::find), but skips `KubeadmConfig`s that cannot be decoded. Returns the error for one of them
+    /// if the result can depend on it. A `KubeadmConfig` that the result does not depend on delays only its owner.
     async fn find_readable<T>(
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
@@ -275,7 +275,8 @@ impl CapiInventory {
         Ok((self.look(look)?, None))
     }
 
-    /// Reads these `KubeadmConfig`s. Returns the errors for those that cannot be decoded, which stay unread.
+    /// Reads these `KubeadmConfig`s. Returns the errors for the `KubeadmConfig`s that cannot be decoded, and keeps
+    /// these unread.
     async fn read(
         &self,
         configs: impl IntoIterator<Item = Reference>,
@@ -325,7 +326,7 @@ impl CapiInventory {
         Ok((page.unread, page.found))
     }
 
-    /// Like [`needed`](Self::needed), with the configs after `places`, which become the ends of this page.
+    /// Like [`needed`](Self::needed), but begins after `places`, and then sets `places` to the ends of this page.
     fn next_page<T>(
         &self,
         (limit, now): (usize, Instant),
@@ -365,8 +366,8 @@ impl CapiInventory {
         })
     }
 
-    /// Whether the provider of this `InfraMachinePool` creates Machines. Cached, because a sweep calls this for each
-    /// member.
+    /// Whether the provider of this `InfraMachinePool` creates Machines. The result is cached, because a sweep calls
+    /// this function for each member.
     async fn makes_machines(&self, reference: &Reference) -> Result<bool, Unavailable> {
         if let Some(makes) = self.makes_machines.get(reference) {
             return Ok(makes);
@@ -381,8 +382,8 @@ impl CapiInventory {
 
 #[async_trait::async_trait]
 impl Inventory for CapiInventory {
-    /// If the pool's infrastructure provider creates Machines, a member without a Machine is pending. These members
-    /// exist: after an upgrade, the provider can start to create Machines for an existing pool.
+    /// If the pool's infrastructure provider creates Machines, a member without a Machine is pending. Such members
+    /// exist, because after an upgrade, the provider can start to create Machines for an existing pool.
     async fn by_provider_id(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
         let found = self.find(|view| view.by_provider_id(id)).await?;
         let Some((mut machine, makes_machines)) = found else {

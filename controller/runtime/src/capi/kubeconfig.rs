@@ -28,7 +28,7 @@ use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
 /// The name of the document in error messages: the key of the kubeconfig in the Secret.
 const DOCUMENT: &str = "value";
 
-/// The name of the Secret with Cluster API's kubeconfig of the Cluster with this name.
+/// The name of the Secret that contains Cluster API's kubeconfig for the Cluster with this name.
 pub(crate) fn kubeconfig_secret_name(cluster: &str) -> String {
     format!("{cluster}-kubeconfig")
 }
@@ -162,8 +162,8 @@ fn auth_info(login: &Login) -> Result<AuthInfo, KubeconfigRefused> {
         Login::ClientCertificate { chain_pem, key_pem } => {
             let read = identity(chain_pem, key_pem, Policy::Tenant);
             let (chain, key) = read.map_err(|(field, why)| refused(field, why))?;
-            // The library uses the last key that it finds in both texts. Therefore it gets only the certificates and
-            // the key that were checked here.
+            // kube uses the last key that it finds in the certificate data and in the key data. Therefore kube gets
+            // only the certificates and the key that were checked here.
             let chain: String = chain.iter().map(certificate_pem).collect();
             let key = checked(&key)?.to_pem();
             let key = Zeroizing::new(BASE64.encode(key.as_bytes()));

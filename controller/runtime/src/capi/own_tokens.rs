@@ -33,8 +33,7 @@ pub(crate) enum TokenUnread {
     /// The Machine is invalid.
     #[error("the Machine cannot be decoded")]
     Machine(#[from] Unreadable),
-    /// The `KubeadmConfig` does not exist, is of a kind that is not served, or the current user is not allowed to read
-    /// it.
+    /// The `KubeadmConfig` does not exist, its kind is not served, or the current user is not allowed to read it.
     #[error("cannot read {kind} {name}")]
     Config {
         /// The kind in the reference.
@@ -117,8 +116,8 @@ async fn machines(
     Ok(configs.collect())
 }
 
-/// A Machine and its Node. The Node and the provider ID are missing if the Machine does not have them. They are also
-/// missing if the Machine is invalid or is being deleted, because its successor can have a Node with the same name.
+/// A Machine and its Node. The Node and the provider ID are missing if the Machine is invalid or does not have them.
+/// They are also missing if the Machine is being deleted, because its successor can have a Node with the same name.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberMachine {
     pub(crate) name: String,
@@ -126,7 +125,7 @@ pub(crate) struct MemberMachine {
     pub(crate) provider_id: Option<ProviderId>,
 }
 
-/// A Cluster's Machines that have these labels. The labels are a label selector, which can be empty.
+/// A Cluster's Machines that match the label selector `labels`, which can be empty.
 ///
 /// # Errors
 ///
@@ -152,7 +151,7 @@ pub(crate) async fn member_machines(
     Ok(members.collect())
 }
 
-/// The Machines of a Cluster that have these labels, with their names.
+/// A Cluster's Machines that match the label selector `labels`, with their names.
 async fn machines_with(
     management: &Client,
     cluster: &ObjectKey,

@@ -1,7 +1,7 @@
 //! Owner references to a Cluster.
 //!
-//! Kubernetes garbage-collects an object after its owner's deletion only if it serves the API version in the owner
-//! reference.
+//! Kubernetes garbage-collects an object after its owner's deletion only if the API server serves the API version in
+//! the owner reference.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 

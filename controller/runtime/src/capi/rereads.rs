@@ -22,7 +22,7 @@ const BETWEEN_SAME: Duration = Duration::from_mins(1);
 /// The deadline for a read. The call waits for its turn in its namespace's queue, and further reads wait for this call.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The reads for one watch. They run one at a time, and rotate through the namespaces.
+/// The reads for one watch. The reads run one at a time, and rotate through the namespaces.
 pub(super) struct Rereads<T> {
     reading: Option<Reading<T>>,
     /// The object that was read last, and the time at which that read ended.

@@ -1,6 +1,6 @@
 //! The watched objects of each cluster, with an index of machine identities.
 //!
-//! This module performs no input or output. Objects can arrive in any order, for example a Machine before its Cluster.
+//! This module performs no I/O. Objects can arrive in any order, for example a Machine before its Cluster.
 //!
 //! # Guarantees
 //!
@@ -91,8 +91,8 @@ pub(super) trait Stored: Watched {
         None
     }
 
-    /// An object that was stored only partly, and for which there is now enough memory. It is in the next namespace
-    /// after this one.
+    /// An object that was stored only partly, and for which there is now enough memory. The object is in the next
+    /// namespace after `_after` that has such an object.
     fn next_that_fits(_store: &Store, _after: Option<&str>) -> Option<ObjectKey> {
         None
     }
@@ -112,7 +112,7 @@ trait Member: Watched + Indexed + PartialEq {
     }
 
     /// Truncates the object to the memory that is left for its namespace, and counts the omitted part. Returns the
-    /// limit that required it.
+    /// limit that made the truncation necessary.
     fn fit(_store: &Store, _key: &ObjectKey, _member: Option<&mut Self>) -> Option<MemberLimit> {
         None
     }

@@ -89,7 +89,7 @@ pub(crate) enum TemplatesUnread {
 }
 
 impl CapiInventory {
-    /// Creates an inventory without watches, for commands. It only reads templates and the Cluster.
+    /// Creates an inventory without watches, for commands. Such an inventory can only read templates and the Cluster.
     pub(crate) fn of_command(client: Client, cluster: ObjectKey) -> Self {
         Self::new(Objects::empty(client, Selection::default(), None), cluster)
     }
@@ -162,9 +162,9 @@ impl CapiInventory {
         Ok(planes)
     }
 
-    /// The Cluster's control plane, if it is of another kind. The kinds of control planes do not have a common field
-    /// for templates. Therefore, any text in its spec counts. Only a control plane with Machines can create another
-    /// Machine: a managed control plane does not have Machines.
+    /// The Cluster's control plane, if its kind is not `KubeadmControlPlane`. The kinds of control planes do not have a
+    /// common field for templates. Therefore, any text in its spec counts. Only a control plane with Machines can
+    /// create another Machine: a managed control plane does not have Machines.
     async fn other_control_plane_without_plugin(
         &self,
         recorded: &Recorded,

@@ -185,8 +185,8 @@ pub(super) fn kept<K: Kept>(object: Value) -> Option<K> {
     raw::<K>(object).kept().unwrap()
 }
 
-/// The length of the kept fields as text, for an object of this row in the table of hostile values. An unreadable object
-/// has no kept fields. `None` if no kind has this row.
+/// The length of the kept fields, serialized as text, for an object of the kind in this row of the table of hostile
+/// values. An unreadable object has no kept fields. `None` if no kind has this row.
 pub(crate) fn kept_len(row: &str, object: &Value) -> Option<usize> {
     let len: fn(&Value) -> usize = match row {
         "Cluster" => len_of::<Cluster>,
@@ -217,7 +217,7 @@ fn raw<K: Kept>(object: Value) -> Raw<K> {
     serde_json::from_value(object).unwrap()
 }
 
-/// Objects without watches. The test adds them.
+/// A cache without watches. The test adds the objects.
 pub(super) fn objects() -> Objects {
     answered_by(|url| panic!("{url} is asked for"))
 }
@@ -296,7 +296,7 @@ pub(crate) fn objects_with_tokens() -> Objects {
     objects
 }
 
-/// Like [`objects_with_tokens`], with another Machine that joins, whose `KubeadmConfig` cannot be decoded.
+/// Like [`objects_with_tokens`], but with another Machine that joins, whose `KubeadmConfig` cannot be decoded.
 pub(crate) fn objects_with_an_unreadable_config() -> Objects {
     let contract = Contract::V1Beta2;
     let objects = answered_by(move |path| {
@@ -353,7 +353,7 @@ pub(crate) fn ca_secret() -> Secret {
     }
 }
 
-/// A service account token with these claims, whose signature is invalid.
+/// A service account token that has these claims, and an invalid signature.
 pub(crate) fn token_of(claims: &Value) -> String {
     let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
     let payload = part(&claims.to_string());

@@ -1,7 +1,7 @@
 //! The controller's own access to a workload cluster: a Secret in the controller's namespace, and its token.
 //!
-//! The Secret has a kubeconfig in the key `value`, like Cluster API's `<cluster>-kubeconfig`, and the same policy
-//! applies to it. Its user is a service account of the workload cluster.
+//! The Secret contains a kubeconfig in the key `value`, as Cluster API's `<cluster>-kubeconfig` does, and the same
+//! restrictions apply to both kubeconfigs. The user in the kubeconfig is a service account of the workload cluster.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,7 +49,7 @@ pub fn access_secret_name(cluster: &ObjectKey) -> String {
     format!("{PREFIX}.{}", HEXLOWER.encode(digest.as_ref()))
 }
 
-/// The claims of a service account token with an expiry time. They are not secret.
+/// The claims of a service account token with an expiry time. The claims are not secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenClaims {
     namespace: String,
@@ -73,7 +73,7 @@ impl TokenClaims {
         let payload = BASE64URL_NOPAD.decode(payload.as_bytes()).ok()?;
         let claims: RawClaims = serde_json::from_slice(&payload).ok()?;
         let (namespace, account) = claims.sub.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
-        // Both become segments of a URL path.
+        // The namespace and the account become segments of a URL path.
         if !is_dns_subdomain(namespace) || !is_dns_subdomain(account) {
             return None;
         }
@@ -106,7 +106,7 @@ impl TokenClaims {
         until(self.expires, self.issued)
     }
 
-    /// Whether a token with this lifetime outlives an outage of ten days. A third of the lifetime passes before the
+    /// Whether a token with this lifetime outlives an outage of 10 days. A third of the lifetime passes before the
     /// controller renews a token.
     pub fn outlives_an_outage(&self) -> bool {
         self.lifetime() / 3 * 2 >= OUTAGE

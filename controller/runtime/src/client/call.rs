@@ -55,7 +55,7 @@ impl CallError {
         self.has(StatusCode::NOT_FOUND)
     }
 
-    /// Whether the object is invalid, so that a repeated write would also fail.
+    /// Whether the object is invalid, so a repeated write would also fail.
     pub(crate) fn is_invalid(&self) -> bool {
         self.has(StatusCode::UNPROCESSABLE_ENTITY)
     }

@@ -3,8 +3,8 @@
 //!
 //! # Guarantees
 //!
-//! - A call does not wait for another call. It can wait for a new connection, because connections are opened one at a
-//!   time.
+//! - A call does not wait for another call. A call can wait for a new connection, because connections are opened one at
+//!   a time.
 //! - A broken connection is detected even without traffic. After a call on a connection without a timely response, the
 //!   connection is not used for further calls. If a call to an operator's API server is dropped early, other calls are
 //!   not affected.
@@ -74,8 +74,8 @@ const MAX_ATTEMPTS: usize = 3;
 /// wait for a new connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The length of a server's certificates that is not reserved separately. An API server has a few kilobytes. TLS allows
-/// 64 KiB, and the library keeps them as long as the connection is open.
+/// The length of a server's certificates that is not reserved separately. The certificates of an API server are a few
+/// kilobytes long. TLS allows 64 KiB, and the library keeps the certificates as long as the connection is open.
 const NORMAL_CERTIFICATES: usize = 16 * 1024;
 
 /// The limits on received bytes that have not been read.
@@ -85,7 +85,7 @@ struct Windows {
     answer: u32,
     /// The limit for all responses on one connection.
     connection: u32,
-    /// The limit for all connections to this API server, whose memory is reserved.
+    /// The limit for all connections to this API server together. The memory for this limit is reserved.
     own: usize,
 }
 
@@ -347,7 +347,7 @@ struct Connection {
     patience: Duration,
 }
 
-/// A call that waits for its response, with the flag of its connection.
+/// A call that waits for its response, with the flag that marks its connection as silent.
 ///
 /// If the call is dropped after it has waited for some time, no other call uses the connection. Therefore other calls
 /// do not need to wait until a ping fails.

@@ -32,7 +32,8 @@ enum Current {
     Poll(Option<Reading>),
 }
 
-/// The enclosing poll. It becomes the current poll again afterwards, even after a panic.
+/// The enclosing poll. When this value is dropped, the enclosing poll becomes the current poll again, even after a
+/// panic.
 struct Outer(Current);
 
 impl Drop for Outer {

@@ -1,7 +1,7 @@
 //! Connections to a tenant's API server.
 //!
-//! The policy is applied to the resolved address of each connection. Therefore a name cannot bypass it by resolving to
-//! a different address later.
+//! The [`EgressPolicy`] is applied to the resolved address of each connection. Therefore a host name cannot bypass the
+//! policy by resolving to a different address later.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -39,7 +39,8 @@ const LOOKUPS: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The limit for namespaces that recently had a slow lookup, because their name servers might not respond.
+/// The limit on concurrent lookups for namespaces that recently had a slow lookup, because their name servers might not
+/// respond.
 const SLOW_LOOKUPS: TurnLimits = TurnLimits {
     all: 32,
     of_cluster: 1,

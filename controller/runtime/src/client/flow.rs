@@ -104,7 +104,8 @@ struct Rate {
 impl Rate {
     /// Takes this number of bytes from the budget that will be full at `whole_at`.
     ///
-    /// If the number of bytes exceeds the burst, takes them only if `must` is set. Returns the time to wait.
+    /// If the number of bytes exceeds the burst, takes them only if `must` is set, and returns the time to wait as the
+    /// error.
     fn take(self, whole_at: &mut Option<Instant>, bytes: u32, must: bool) -> Result<(), Duration> {
         let now = Instant::now();
         let missing = whole_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));

@@ -2,7 +2,7 @@
 //!
 //! A tenant chooses the server to which the controller connects, and can read the error in a condition. Therefore an
 //! error page of a server that only the controller can reach must not become part of an error. Only a Kubernetes
-//! `Status` is kept, which every API server sends.
+//! `Status` is kept, because every API server sends its errors in this form.
 
 use futures::future::{BoxFuture, FutureExt as _};
 use http_body_util::{BodyExt as _, Either, Full};

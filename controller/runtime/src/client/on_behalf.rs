@@ -11,7 +11,7 @@ use tower::service_fn;
 #[derive(Debug, Clone)]
 struct OnBehalfOf(Arc<str>);
 
-/// Counts a call against the turns of this namespace, even if it is for a cluster-scoped resource.
+/// Counts a call against the turns of this namespace, even if the call is for a cluster-scoped resource.
 pub(crate) fn on_behalf_of<B>(mut request: Request<B>, namespace: &str) -> Request<B> {
     let caller = OnBehalfOf(namespace.into());
     request.extensions_mut().insert(caller);

@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::shared::{Lock, Shared, Swept};
 
-/// The processor time that a namespace can use in one burst. A thousand handshakes take about two seconds.
+/// The processor time that a namespace can use in one burst. A thousand handshakes take about 2 seconds.
 const BURST: Duration = Duration::from_secs(5);
 
 /// One processor divided by this number is the share of one namespace.
@@ -174,7 +174,7 @@ impl Processor {
             .write(|spent| spent.charge(&self.namespace, time, now));
     }
 
-    /// A budget in which each poll uses two seconds.
+    /// A budget in which each reading of the clock adds 2 seconds of processor time.
     #[cfg(test)]
     pub(super) fn slow() -> Self {
         thread_local! {
@@ -303,7 +303,7 @@ mod tests {
         assert!((least..=most).contains(&took), "{took:?}");
     }
 
-    /// The processor time that this many namespaces get in ten minutes, if each namespace uses as much as possible.
+    /// The processor time that this many namespaces get in 10 minutes, if each namespace uses as much as possible.
     async fn taken_in_ten_minutes(namespaces: usize, spent: &Arc<Spent>) -> Duration {
         let begin = Instant::now();
         let work = Duration::from_millis(2);

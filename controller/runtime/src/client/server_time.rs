@@ -63,7 +63,7 @@ impl ServerTime {
     }
 
     /// The message about the work that [`earlier`](Self::earlier) delays. `None` unless `now` is more than a few
-    /// minutes ahead.
+    /// minutes ahead of the API server's time.
     pub fn ahead(&self, now: SystemTime) -> Option<String> {
         let ahead = age(self.now()?, now)?;
         (ahead > TOLERATED).then(|| {

@@ -1,4 +1,4 @@
-//! Test API servers and the response filter, which need no connection.
+//! Test API servers and the response filter, which do not need a connection.
 
 use hyper::body::{Body, Bytes};
 use hyper::{Request, Response};

@@ -259,7 +259,7 @@ async fn machines(
     }
 }
 
-/// Checks that each live record's attestation provider is authorized, so that the node can renew.
+/// Checks that each live record's attestation provider is authorized. Otherwise, the node cannot renew.
 fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding {
     let is_revoked = |one: &NodeIdentity| {
         let revoked = one.spec.revoked.as_ref();

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::keyless_signing::KeylessSigning;
 use crate::watch::readable_one_of;
 
-/// The remaining validity below which a CA causes a warning, because it shortens the validity of every certificate.
+/// The remaining validity below which a CA causes a warning, because no certificate is valid for longer than its CA.
 const SOON: Duration = Duration::from_hours(30 * 24);
 
 /// The suggested fix for a CA without its key.

@@ -184,8 +184,8 @@ impl Workload<'_> {
         }
     }
 
-    /// Checks that only the controller approves serving certificates, and that no other signer signs them in a cluster
-    /// in which the controller signs.
+    /// Checks that only the controller approves serving certificates. If the controller also signs them in this
+    /// cluster, checks that no other signer signs them.
     pub(super) async fn approvers(&self) -> Finding {
         let found = other_approvers::read(self.client).await;
         let found = found.map(|found| {

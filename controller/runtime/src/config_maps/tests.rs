@@ -1,4 +1,4 @@
-//! Tests with an API server whose `ConfigMaps` a test changes, and which counts the calls for each `ConfigMap`.
+//! Tests with an API server that counts the calls for each `ConfigMap`. A test can change the `ConfigMaps`.
 
 use std::convert::Infallible;
 

@@ -14,7 +14,7 @@ async fn start(pages: ServedPaths, metrics: &Metrics) -> (SocketAddr, JoinHandle
     )
 }
 
-/// Sends these bytes, and returns the response until the connection is closed.
+/// Sends these bytes, and returns everything that the server sends until it closes the connection.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -42,7 +42,7 @@ fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
     taken
 }
 
-/// An Event that is not written yet. It can hold its memory.
+/// An Event that is not written yet, with or without the memory that is reserved for it.
 pub(super) trait PendingEvent {
     fn event(&self) -> &Event;
 

@@ -29,7 +29,7 @@ const RECORDED: &str = "recorded";
 /// The outcome if all checks that do not need evidence pass.
 const ACCEPTED: &str = "accepted";
 
-/// The outcome if these checks pass, but a service that was not called has more facts about the machine.
+/// The outcome if all of these checks pass, but a service that was not called has more facts about the machine.
 const UNDECIDED: &str = "undecided";
 
 /// The predicted answer to the first request from an existing Node, for one attestation provider.

@@ -163,8 +163,8 @@ async fn read(
     })
 }
 
-/// The error about the kubeconfig, after the reason why the Cluster is not served. That reason is omitted if it is also
-/// about the kubeconfig.
+/// Returns the error about the kubeconfig, preceded by the reason why the Cluster is not served. That reason is omitted
+/// if it is also about the kubeconfig.
 fn after_reason(not_ready: Option<&str>, error: BoxError) -> BoxError {
     let of_kubeconfig = [reason::KUBECONFIG_NOT_FOUND, reason::KUBECONFIG_REFUSED];
     let is_other = |why: &&str| !of_kubeconfig.iter().any(|reason| why.starts_with(reason));

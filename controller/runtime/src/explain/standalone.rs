@@ -97,7 +97,7 @@ impl Explainer {
     }
 }
 
-/// The records of the cluster, without writes. They are unknown without a kubeconfig, and if they cannot be read.
+/// The records of the cluster, without writes. Unknown if there is no kubeconfig, or if the records cannot be read.
 async fn records(
     workload: Option<&ClusterAccess>,
     cluster: &str,

@@ -28,7 +28,7 @@ pub(super) const CALLS: TurnLimits = TurnLimits {
 };
 
 /// The deadline for a signature, including the wait for a turn. A KMS needs less than one second, and the deadline for
-/// a decision is two minutes.
+/// a decision is 2 minutes.
 const SIGN_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The deadline for a status call. Concurrent requests share its response.
@@ -59,7 +59,7 @@ pub(super) struct Client {
     /// The last status, with its time. The lock is held for at most one status call, whose deadline is the same for all
     /// clusters.
     status: Turnstile<Option<(Instant, Result<(), SignerCallError>)>>,
-    /// The problems in the last status, which ensure that each change is logged once.
+    /// The problems in the last status. They are kept, so that each change is logged only once.
     problems: watch::Sender<Vec<String>>,
     metrics: Metrics,
 }

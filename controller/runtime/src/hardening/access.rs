@@ -15,7 +15,7 @@ use crate::watch::{
     replaced, with_short_version,
 };
 
-/// The error from a call to the workload cluster. It never depends on a node.
+/// The error from a call to the workload cluster. The error never depends on a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HardeningError {

@@ -8,8 +8,8 @@
 //! | Requester | Signers | Request name |
 //! | --- | --- | --- |
 //! | bootstrap token | the client signers of the authorized attestors | with the controller's prefix |
-//! | node | those, `kubernetes.io/kubelet-serving`, and this controller's serving signers | any |
-//! | exempt node | also the built-in client signer | any |
+//! | node | the same signers, `kubernetes.io/kubelet-serving`, and this controller's serving signers | any |
+//! | exempt node | the signers for a node, and the built-in client signer | any |
 //!
 //! The prefix is [`CSR_NAME_PREFIX`]. `spec.request` must not be longer than 64 KiB. The rest of the stored object is
 //! also limited, because an API server accepts up to 1.5 MB in any field. The API server itself sets or validates the
@@ -18,10 +18,9 @@
 //! | Metadata field | Allowed content |
 //! | --- | --- |
 //! | `labels`, `finalizers`, `ownerReferences`, `selfLink` | empty: neither kubelets nor the plugin set them |
-//! | `annotations` | the endorsement key, in 128 bytes |
-//! | `name`, `generateName` | 253 bytes. For requests, the API server has no limit |
-//! | `managedFields` | two entries with the fields of a request. A requester can send its own, and the API server keeps
-//! them |
+//! | `annotations` | only the endorsement key, with at most 128 characters |
+//! | `name`, `generateName` | at most 253 characters. For requests, the API server has no limit |
+//! | `managedFields` | two entries with the fields of a request. The API server keeps entries that a requester sends |
 //!
 //! The policy does not check evidence, because it gets the request as base64 text, which CEL in a policy cannot decode.
 
@@ -87,7 +86,7 @@ pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     Ok(found.is_some_and(|found| found.spec == enforced.spec))
 }
 
-/// The actions that the policy takes on a request that is not allowed, while it is enforced.
+/// While the policy is enforced, its actions on a request that is not allowed.
 const ENFORCED: &[&str] = &["Deny"];
 
 /// The policy with these settings, and its binding.

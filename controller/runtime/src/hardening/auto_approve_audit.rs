@@ -105,7 +105,7 @@ pub fn message(open: &[AutoApprovePath]) -> String {
 ///
 /// # Errors
 ///
-/// Returns an error if a call to the API server failed, so that the state is unknown.
+/// Returns an error if a call to the API server failed, so the state is unknown.
 pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath>, HardeningError> {
     let open = scan.open.iter().cloned();
     let mut ways: Vec<_> = open.map(AutoApprovePath::Binding).collect();

@@ -56,7 +56,7 @@ pub(super) const NODES: &str = "system:nodes";
 pub(super) const AUTHENTICATED: &str = "system:authenticated";
 pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The permission that a requester needs, so that kube-controller-manager approves its request.
+/// The permission that a requester needs for kube-controller-manager to approve its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Grant {
@@ -224,13 +224,13 @@ pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     scan_of(client, &lines, &mut memory_of(&lines)).await
 }
 
-/// The memory for scanning the cluster with these log lines. It is held until the scan and its result are dropped,
-/// because a tenant's API server can slow down the calls of an inspection.
+/// The memory for scanning the cluster to which these log lines belong. The memory is held until the scan and its
+/// result are dropped, because a tenant's API server can slow down the calls of an inspection.
 pub(crate) fn memory_of(lines: &ClusterLines) -> Holding {
     Share::new(lines.namespace(), OWN_MEMORY).holding()
 }
 
-/// Reads the bindings of the cluster with these log lines, like [`scan`], and uses this memory.
+/// Like [`scan`], for the cluster to which these log lines belong. Uses this memory.
 pub(crate) async fn scan_of(
     client: &Client,
     lines: &ClusterLines,

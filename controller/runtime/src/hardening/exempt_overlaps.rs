@@ -114,8 +114,8 @@ impl ExemptOverlaps {
         Ok(())
     }
 
-    /// The number of names for which two valid certificates exist. `None` if there are none, and the last search did
-    /// not evaluate all requests.
+    /// The number of names for which two valid certificates exist. `None` if no such name is known, and the last search
+    /// did not evaluate all requests.
     pub fn count(&self) -> Option<usize> {
         let known = self.0.lock();
         let count = known.found.len();
@@ -154,8 +154,8 @@ impl Known {
         self.found.retain(|node, end| is_current(node, *end));
     }
 
-    /// Records a certificate. It overlaps with the earlier certificate if that certificate is still valid, and if its
-    /// renewal was not due.
+    /// Records a certificate. The certificate overlaps with the earlier certificate if the earlier one is still valid,
+    /// and if its renewal was not due.
     fn note(&mut self, node: NodeName, issued: Issued, now: SystemTime) {
         let last = self.last.remove(&node);
         let last = last.unwrap_or_else(|| issued.clone());

@@ -7,14 +7,14 @@
 //! | --- | --- |
 //! | [`SETTINGS_POLICY`] | other attestors, `Report`, and Nodes that renew without evidence; changed decisions about revocations |
 //! | [`DELETION_POLICY`] | the deletion of a `KubeletAuthentication` while a Cluster with its name exists |
-//! | [`IDENTITIES_POLICY`] | changes of `NodeIdentity` objects by users other than the controller and responders |
+//! | [`IDENTITIES_POLICY`] | changes to `NodeIdentity` objects by users other than the controller and responders |
 //!
 //! A responder can only revoke, reset, release machines, and raise the lowest valid generation. Each of its writes must
 //! contain its user name in [`CHANGED_BY_ANNOTATION`]. The audit event about each of these writes contains the user's
 //! name.
 //!
-//! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. No policy
-//! applies to exempt subjects, such as the user that runs `clusterctl move`. No annotation exempts a user.
+//! The policies also apply to settings that the controller copies from a Cluster on behalf of a tenant. The policies do
+//! not apply to exempt subjects, such as the user that runs `clusterctl move`. No annotation exempts a user.
 //!
 //! # Guarantees
 //!
@@ -56,7 +56,7 @@ pub const IDENTITIES_POLICY: &str = "node-attestation-floor-identities";
 const CLUSTER: [&str; 2] = ["cluster.x-k8s.io/v1beta2", "Cluster"];
 
 /// The users of Kubernetes controllers that delete node identities together with their owner or namespace. The first
-/// user is kube-controller-manager without separate service accounts.
+/// user is kube-controller-manager if its controllers do not use separate service accounts.
 const KUBERNETES: [&str; 3] = [
     "system:kube-controller-manager",
     "system:serviceaccount:kube-system:generic-garbage-collector",
@@ -98,7 +98,8 @@ pub struct Floor {
     pub controllers: Vec<String>,
     /// The subjects that are allowed to revoke and reset node identities.
     pub responders: Vec<String>,
-    /// The subjects to which no policy applies, such as operators and the user that runs `clusterctl move`.
+    /// The subjects to which the floor policies do not apply, such as operators and the user that runs `clusterctl
+    /// move`.
     pub exempt: Vec<String>,
 }
 
@@ -265,7 +266,8 @@ fn named() -> (String, &'static str, String) {
     )
 }
 
-/// The value of the annotation with this key, which is an expression, or the empty text.
+/// A CEL expression for the value of an annotation, or for the empty text if the annotation is missing. `key` is also a
+/// CEL expression.
 fn annotation(object: &str, key: &str) -> String {
     format!(
         "(has({object}.metadata.annotations) && {key} in {object}.metadata.annotations \
@@ -273,7 +275,7 @@ fn annotation(object: &str, key: &str) -> String {
     )
 }
 
-/// The map in this field of the object, which can be missing.
+/// A CEL expression for the map in this field of the object, or for an empty map if the field is missing.
 fn map(object: &str, field: &str) -> String {
     format!("(has({object}.{field}) ? {object}.{field} : {{}})")
 }
@@ -380,7 +382,7 @@ fn is_unchanged() -> String {
     )
 }
 
-/// Whether an update only revokes or resets the present generation, or cancels a reset.
+/// Whether an update only revokes or resets the current generation, or cancels a reset.
 fn is_act() -> String {
     let reset = literal(RESET_ANNOTATION);
     let (now, before) = (

@@ -172,8 +172,8 @@ impl OtherApprovers {
         *self.approved.entry(name).or_default() += 1;
     }
 
-    /// Records the objects that cannot be read. They could be roles or bindings that permit approvals, or approved
-    /// requests.
+    /// Records the objects that cannot be read. These objects could be roles or bindings that permit approvals, or
+    /// approved requests.
     fn skip<K: Object>(&mut self, listed: &Listed) {
         let more = match listed.unreadable {
             0 => return,
@@ -397,7 +397,7 @@ fn permits(rules: &[PolicyRule]) -> bool {
     })
 }
 
-/// The label value for a reason. It is limited, because an approver can write any text.
+/// The label value for a reason. The label values are limited, because an approver can write any text.
 fn label(reason: &str) -> String {
     let letters = reason.chars().take(MAX_REASON_LEN);
     let is_kept = |letter: &char| letter.is_ascii_graphic() || *letter == ' ';

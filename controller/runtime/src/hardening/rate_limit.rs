@@ -37,7 +37,7 @@ pub const NODE_RATE: Rate = Rate {
 /// The memory for one budget, measured in a map with many budgets.
 const BUDGET_LEN: usize = 64;
 
-/// The minimum time between two searches for full budgets, which visit all budgets.
+/// The minimum time between two searches for full budgets. Each search visits all budgets.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The first bytes of a digest of the requester's name.

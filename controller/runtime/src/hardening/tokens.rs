@@ -4,8 +4,8 @@
 //! needs its token as long as it exists, to enroll again after its disk is lost. While attestation is enforced, this
 //! module extends the tokens that are needed, and expires them some time after their Machine is deleted.
 //!
-//! The bootstrap provider replaces a pool's token when less than half of its lifetime is left, so that the original
-//! user data of the pool no longer works. If every attestation provider of the cluster requires evidence, this module
+//! The bootstrap provider replaces a pool's token when less than half of its lifetime is left. The original user data
+//! of the pool then no longer works. If every attestation provider of the cluster requires evidence, this module
 //! extends the pool's token before that, for the life of the pool. In this case, the token is not sufficient to get a
 //! certificate.
 //!

@@ -53,8 +53,8 @@ pub(super) struct Named {
 
 impl Identities {
     /// The named nodes with a live record in `records`, and new records for the nodes without any record. A selector
-    /// names only nodes without evidence. Therefore, if attestors with evidence are also authorized, it does not name
-    /// nodes without a record. The new record of such a node would permit a claim with only its token.
+    /// names only nodes without evidence. Therefore, if attestors with evidence are also authorized, a selector does
+    /// not name nodes without a record. The new record of such a node would permit a claim with only its token.
     pub(super) async fn named(
         &self,
         cluster: &ObjectKey,
@@ -163,7 +163,7 @@ impl Identities {
     }
 }
 
-/// Returns a new record for this Machine, which is reset. `None` if the Machine has no Node or no provider ID.
+/// Returns a new record for this Machine. The record is reset. `None` if the Machine has no Node or no provider ID.
 fn record(
     authentication: &KubeletAuthentication,
     cluster: &ObjectKey,

@@ -113,7 +113,7 @@ impl Identities {
         // A renewal or a sweep changed the record after it was listed.
         let namespace = record.metadata.namespace.as_deref().unwrap_or_default();
         let (cluster, node) = (&record.spec.cluster_name, &record.spec.node_name);
-        // If the generation is different, the holder is different, and the operator did not specify that holder.
+        // If the record now has another generation, it belongs to another holder, which the operator did not specify.
         let generation = record.spec.generation;
         match self.of_node(namespace, cluster, node).await {
             Ok(fresh) if is_due(&fresh, is_named) && fresh.spec.generation == generation => {
@@ -217,8 +217,8 @@ mod tests {
     /// The names of the records that were patched.
     type Patched = Arc<Mutex<Vec<String>>>;
 
-    /// The statuses of the first responses to writes of this record, and the fields of the record's spec after these
-    /// writes.
+    /// A record, the statuses of the first responses to writes of this record, and the fields of the record's spec
+    /// after these writes.
     type Refusals = (&'static str, Vec<u16>, Value);
 
     /// A management cluster with these records.

@@ -121,7 +121,7 @@ impl LineBudget {
     }
 
     /// Takes a line from this cluster's budget. Returns the number of lines that were dropped before it, or `None` if
-    /// the budget is exhausted, so that this line is also dropped.
+    /// the budget is exhausted and this line must also be dropped.
     pub(crate) fn take(&self, kind: LineKind, cluster: &ObjectKey, now: Instant) -> Option<u64> {
         let is_alone = self.is_alone(&cluster.namespace);
         self.buckets

@@ -62,12 +62,13 @@ fn management() -> ClusterAccess {
     management_with(Vec::new())
 }
 
-/// Like [`management`], with these Machines before the others.
+/// Like [`management`], but with these Machines before the others.
 fn management_with(machines: Vec<Value>) -> ClusterAccess {
     slow_management_with(machines, Duration::ZERO)
 }
 
-/// Like [`management_with`], with this delay of each response. A Machine whose name begins with `n` has a token.
+/// Like [`management_with`], but with this delay before each response. A Machine whose name begins with `n` has a
+/// token.
 fn slow_management_with(mut machines: Vec<Value>, delay: Duration) -> ClusterAccess {
     let mut deleted = machine("gone");
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
@@ -131,7 +132,7 @@ fn workload(
     slow_workload(is_enforced, tokens, Duration::ZERO)
 }
 
-/// Like [`workload`], with this delay of each response.
+/// Like [`workload`], but with this delay before each response.
 fn slow_workload(
     is_enforced: bool,
     tokens: &'static [(&'static str, &'static str)],
@@ -389,7 +390,7 @@ async fn an_outage_of_the_management_cluster_stops_the_command() {
     assert_eq!(*workload.1.lock().unwrap(), []);
 }
 
-/// docs/disasters.md contains this duration, if each call takes 30 ms.
+/// This is the duration in docs/disasters.md, for calls that take 30 ms each.
 #[tokio::test(start_paused = true)]
 async fn the_tokens_of_a_thousand_machines_are_recreated_in_three_minutes() {
     let delay = Duration::from_millis(30);

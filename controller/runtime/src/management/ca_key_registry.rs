@@ -22,9 +22,9 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 /// served while another cluster has proved possession of the same key.
 ///
 /// Only a Secret that contains the private key proves possession. A CA certificate is public: a tenant who uses another
-/// tenant's certificate prevents only the service of their own cluster. Two clusters that have the private key prevent
-/// each other's service. This gives no additional power to the owner of the key, who can already issue certificates for
-/// the other cluster. The creation time and the namespace of a cluster are irrelevant.
+/// tenant's certificate blocks only the service of their own cluster. Two clusters that have the private key block each
+/// other's service. This gives no additional power to the owner of the key, who can already issue certificates for the
+/// other cluster. The creation time and the namespace of a cluster are irrelevant.
 ///
 /// Clusters without the private key do not affect each other. An external signer identifies the cluster of each CA, and
 /// refuses to sign for a different cluster.
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// The key that a certificate contains, without the private key.
+    /// The key of a CA whose Secret contains only the certificate, and not the private key.
     fn shown(byte: u8) -> ClusterCaKey {
         ClusterCaKey {
             is_proved: false,

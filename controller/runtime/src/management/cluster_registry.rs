@@ -48,7 +48,7 @@ const RESTART: Duration = Duration::from_secs(30);
 /// clusters.
 const HANDOVER: Duration = Duration::from_secs(5);
 
-/// Serves every cluster until `stop` is ready, and then waits for their tasks.
+/// Serves every cluster until `stop` is ready, and then waits for the tasks of all clusters.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
     let mut registry = ClusterRegistry::new(shared);
     let mut events = authentications(&shared.controller).boxed();
@@ -88,8 +88,8 @@ async fn end(mut tasks: JoinSet<ObjectKey>) {
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    /// All keys that have a task. They include clusters that belong to other controllers, because the clusters' labels
-    /// can change.
+    /// All keys that have a task, including the keys of clusters that belong to other controllers, because the
+    /// clusters' labels can change.
     ///
     /// A key is kept until its task ends. If an object is created again, its service starts in the same task or after
     /// that task. Therefore, releasing the previous service does not remove the new admission policy. Dropping a

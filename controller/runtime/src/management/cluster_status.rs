@@ -77,8 +77,8 @@ pub(super) enum ApiReachability {
 /// The Machines whose nodes need a bootstrap token to rejoin, but do not have a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LockedOut {
-    /// Not checked, either because attestation is not enforced, so that any token is sufficient, or because the
-    /// controller does not manage tokens.
+    /// Not checked, either because attestation is not enforced, so any token is sufficient, or because the controller
+    /// does not manage tokens.
     NotChecked,
     /// The first names, and the total number.
     Machines { named: Vec<String>, count: usize },
@@ -88,7 +88,7 @@ pub(super) enum LockedOut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServiceAddressState {
     pub(super) are_known: bool,
-    /// An invalid range in the Cluster.
+    /// An invalid Service range in the Cluster.
     pub(super) unreadable: Option<String>,
 }
 
@@ -99,11 +99,11 @@ pub(super) enum AutoApprove {
     NotReviewed,
     /// Requests cannot be approved without evidence.
     Closed,
-    /// Only kubeadm's bindings approve them.
+    /// Only kubeadm's bindings approve requests without evidence.
     Bindings,
-    /// kubeadm's bindings approve them until every Node has a record.
+    /// kubeadm's bindings approve requests without evidence until every Node has a record.
     Waiting,
-    /// Other bindings or approvers approve them.
+    /// Other bindings or approvers approve requests without evidence.
     Open,
 }
 

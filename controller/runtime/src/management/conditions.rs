@@ -1,4 +1,4 @@
-//! Determines the status of a `KubeletAuthentication`, without input or output.
+//! Determines the status of a `KubeletAuthentication`, without I/O.
 
 pub(super) mod control_plane;
 pub(super) mod not_ready;

@@ -1,7 +1,7 @@
 //! The configuration of one cluster, which determines the decisions on its requests.
 //!
-//! The controller with a management cluster, the controller without one, and the command `explain` create it with the
-//! same checks.
+//! The controller with a management cluster, the controller without one, and the command `explain` create the
+//! configuration with the same checks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Determines the desired state of one cluster from the management cluster's objects, without input or output.
+//! Determines the desired state of one cluster from the management cluster's objects, without I/O.
 
 use std::fmt::Debug;
 use std::sync::Arc;

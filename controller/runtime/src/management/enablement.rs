@@ -55,7 +55,7 @@ const REFUSED: Duration = Duration::from_mins(10);
 /// Event. The attempts take one minute. A namespace that is being deleted rejects every Event.
 const REPORT_TRIES: u32 = 5;
 
-/// The delay between a rejection, which created an Event, and a different step.
+/// The delay between a rejected step that created an Event, and a different step.
 const ANOTHER: Duration = Duration::from_secs(30);
 
 /// The steps for the Clusters that authorize attestation providers themselves.

@@ -22,8 +22,8 @@ use crate::object_key::ObjectKey;
 use crate::turns::FairRate;
 use crate::watch::patched_metadata;
 
-/// The minimum distance of a value that is replaced. An earlier value takes effect within this time. It could also be
-/// the correct time of a command, if the controller's clock is slow.
+/// The minimum distance into the future of a value that is replaced. A value with a smaller distance takes effect
+/// within this time. Such a value could also be the correct time of a command, if the controller's clock is slow.
 const FAR: Duration = Duration::from_hours(24);
 
 /// The minimum interval between two replacements for one cluster, because a tenant or a tool can write the value again
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// The present time, in seconds.
+    /// The current time in these tests, in seconds since 1970.
     const NOW: u64 = 1_795_849_200;
 
     /// The methods and the objects of calls.

@@ -33,14 +33,14 @@ const MAX_OWNER_TEXT: usize = 253;
 /// anyway.
 const MAX_ANNOTATION: usize = 512;
 
-/// The maximum length of the list of released machines. It exceeds the length of a valid list by one character, so a
-/// truncated list remains invalid.
+/// The maximum length of the list of released machines. It exceeds the maximum length of a valid list by 4 bytes, the
+/// length of the longest character, so a truncated list remains invalid.
 const MAX_LIST: usize = MAX_RELEASED_LEN + 4;
 
 /// The memory for a released machine in addition to its text, in the decisions that are read from the list.
 const RELEASED_LEN: usize = 128;
 
-/// The container's memory divided by this number is the limit for all `KubeletAuthentication`s: 128 MiB with 1 GiB. One
+/// The container's memory divided by this number is the limit for all `KubeletAuthentication`s: 128 MiB of 1 GiB. One
 /// namespace uses at most half of this memory, which is enough for 4,096 objects without lists of authorities or keys.
 const PART: usize = 8;
 
@@ -220,8 +220,8 @@ pub(super) struct KeptMemory {
 
 #[derive(Debug, Default)]
 struct OfNamespace {
-    /// The kept objects by name, with their creation times and their memory. Includes the tasks of deleted objects, with
-    /// the earliest time.
+    /// The kept objects by name, with their creation times and their memory. Also contains the tasks of deleted
+    /// objects. Their creation time is the earliest possible time, so that no object displaces them.
     kept: BTreeMap<String, (i64, usize)>,
     /// The kept objects by age.
     by_age: BTreeSet<(i64, String)>,

@@ -183,7 +183,7 @@ impl Candidate {
         self.put(&lease).await.map(drop)
     }
 
-    /// Creates the Lease, or replaces it if its version has not changed.
+    /// Creates the Lease, or replaces it if its `resourceVersion` has not changed.
     async fn put(&self, lease: &Lease) -> Result<Lease, CallError> {
         let options = PostParams::default();
         if lease.metadata.resource_version.is_none() {

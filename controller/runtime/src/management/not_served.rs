@@ -55,7 +55,7 @@ enum CaState {
     Valid,
 }
 
-/// The reason why the controller does not serve the Cluster: from its objects or, if they have no fault, from the
+/// The reason why the controller does not serve the Cluster: from its objects or, if they show no problem, from the
 /// condition that the controller wrote. `None` if the Cluster is Ready. `cluster` is `None` if the Cluster does not
 /// exist.
 ///
@@ -101,7 +101,7 @@ pub(crate) fn not_served(
     }
 }
 
-/// The state of the CA in the Secret of the Cluster with this name.
+/// The state of the CA in this Secret. `cluster` is the name of the Cluster.
 fn state_of(ca: CaSecret<'_>, cluster: &str, now: SystemTime) -> CaState {
     let name = ca_secret_name(cluster);
     let why = match ca {

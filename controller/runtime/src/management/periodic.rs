@@ -152,8 +152,8 @@ impl PeriodicTasks {
         }
     }
 
-    /// The time that determines which entries have expired. If a fast clock determined this, revocations would be
-    /// removed permanently.
+    /// The time that determines which entries have expired. If a clock that is ahead determined this time, revocations
+    /// would be removed permanently.
     fn ended_by(&self) -> SystemTime {
         self.server_time.earlier(now())
     }

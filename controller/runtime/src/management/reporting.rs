@@ -1,9 +1,10 @@
 //! Writes the result of a reconciliation to the management cluster: the status of the `KubeletAuthentication`, the
-//! signers in the `InfraCluster`, Events about conditions, and the replacement of a generation floor in the future.
+//! signers in the `InfraCluster`, Events about conditions, and the replacement of a lowest valid generation that is far
+//! in the future.
 //!
 //! A write waits for its turn and for the API server. A separate task waits, so the supervisor can react to changes
 //! immediately. The latest report takes precedence: during a write, the supervisor skips reports, and creates another
-//! report after it.
+//! report after the write.
 
 use std::future::pending;
 use std::panic::resume_unwind;
@@ -27,7 +28,7 @@ use crate::clock::now;
 pub(super) struct Report {
     /// The object that was reconciled.
     pub(super) authentication: Arc<KeptAuthentication>,
-    /// Its status.
+    /// The new status of this object.
     pub(super) status: KubeletAuthenticationStatus,
     /// The `InfraCluster`, if the controller serves the cluster.
     pub(super) infra_cluster: Option<Reference>,

@@ -1,4 +1,4 @@
-//! The Events about unreadable `KubeletAuthentication`s that are being written.
+//! The Events that are being written, about unreadable `KubeletAuthentication`s.
 
 use std::collections::BTreeMap;
 

@@ -79,7 +79,7 @@ impl<K> From<Option<K>> for Observed<K> {
 /// Returns each change to the Secret with this name, including its version and the values of these keys. The stream
 /// never ends. Other events are `None`, because a stream that skips them would reserve space for a Secret.
 ///
-/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all other
+/// Unlike `kube::runtime::watch_object`, the stream decodes a Secret leniently, lists in pages, and logs like all other
 /// watches. The last readable version remains in use while later versions cannot be read, and while the API server is
 /// unavailable. A Secret for which there is no memory is read again after [`READ_AGAIN`].
 pub(super) fn follow(
@@ -92,7 +92,7 @@ pub(super) fn follow(
     follow_within(api, name, keys, (lines, &share))
 }
 
-/// Like [`follow`]. The values count toward this share as long as the stream exists.
+/// Like [`follow`], but the values count toward this share as long as the stream exists.
 fn follow_within(
     api: Api<Lenient<SecretValues, Secret>>,
     name: &str,
@@ -232,7 +232,7 @@ mod tests {
     /// A number of states that exceeds the number in each test.
     const MAX_STATES: usize = 20;
 
-    /// Like [`states`], with memory from this share.
+    /// Like [`states`], but with memory from this share.
     async fn states_within(
         share: &Share,
         listed: Vec<Value>,

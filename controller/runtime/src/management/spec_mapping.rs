@@ -1,4 +1,4 @@
-//! Converts a `KubeletAuthentication` to policies, without input or output.
+//! Converts a `KubeletAuthentication` to policies, without I/O.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

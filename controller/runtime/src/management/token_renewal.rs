@@ -2,14 +2,14 @@
 //!
 //! The controller requests a token for its own service account from the workload cluster, and writes it to the Secret
 //! that contains its kubeconfig. A token is valid for 30 days, and is renewed after a third of its lifetime. Therefore,
-//! it outlives an outage of ten days, unless the API server grants a shorter lifetime.
+//! it outlives an outage of 10 days, unless the API server grants a shorter lifetime.
 //!
 //! # Guarantees
 //!
 //! - A renewal is one write, and the token in use remains valid. After a crash at any point, the next renewal repeats
 //!   the request. A token that was not stored expires.
-//! - The write specifies the version of the Secret that was read. If an operator has replaced the Secret in the
-//!   meantime, the Secret is not overwritten.
+//! - The write specifies the `resourceVersion` of the Secret that was read. If an operator has replaced the Secret in
+//!   the meantime, the Secret is not overwritten.
 //! - The Secret is only updated with a token that expires later and belongs to the same service account.
 //! - Errors do not contain a token, or any other part of a response that contains a token.
 
@@ -39,7 +39,7 @@ const LIFE: Duration = Duration::from_hours(30 * 24);
 const AGAIN: Duration = Duration::from_mins(10);
 
 /// The minimum delay between two attempts. A tenant's API server determines the lifetime of a token, and each renewal
-/// is a write to the management cluster. Kubernetes grants at least ten minutes.
+/// is a write to the management cluster. Kubernetes grants at least 10 minutes.
 const LEAST: Duration = Duration::from_secs(30);
 
 /// The minimum number of attempts during the lifetime of a token, if each attempt fails.
@@ -51,14 +51,15 @@ const MAX_RESPONSE_LEN: usize = 64 * 1024;
 /// The Secret that contains the controller's own kubeconfig.
 pub(super) struct OwnSecret<'a> {
     name: &'a str,
-    /// The version of the Secret that was read.
+    /// The `resourceVersion` of the Secret that was read.
     version: Option<&'a str>,
     management: &'a Client,
     /// The namespace of the Cluster.
     namespace: &'a str,
 }
 
-/// The reason why the token was not renewed. It does not contain a part of a response that can contain a token.
+/// The reason why the token was not renewed. If a response can contain a token, the reason contains no part of the
+/// response.
 #[derive(Debug, thiserror::Error)]
 enum TokenNotRenewed {
     #[error("cannot create serviceaccounts/token for {account}")]

@@ -119,7 +119,7 @@ fn many_namespaces_together_leave_memory_to_another_one() {
     }
 }
 
-/// The number of steps that a new share in this namespace can hold.
+/// Holds as much memory as possible in a new share of this namespace, one step in each holding.
 fn take_all(common: &'static Common, namespace: &str, own: usize) -> Vec<Holding> {
     let share = Share::of(common, namespace, own);
     let mut taken = Vec::new();

@@ -56,7 +56,7 @@ pub(super) fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Wo
     }
 }
 
-/// A time that is a little more than 10 minutes later.
+/// A time that is a little more than 10 minutes after [`now`].
 pub(super) fn later() -> SystemTime {
     now() + Duration::from_secs(601)
 }
@@ -65,7 +65,7 @@ fn twenty_minutes_later() -> SystemTime {
     now() + Duration::from_mins(20)
 }
 
-/// A time that is a little more than 20 minutes later.
+/// A time that is a little more than 20 minutes after [`now`].
 fn much_later() -> SystemTime {
     now() + Duration::from_secs(1201)
 }
@@ -431,7 +431,7 @@ async fn a_crash_after_any_write_is_completed_by_the_next_run() {
             .await;
         assert!(died.is_err(), "write {write}");
 
-        // A new process has an empty memory.
+        // A new process does not remember the earlier attempts.
         let next = processed(cluster(), &store).await;
 
         assert_eq!(next, Next::Done);

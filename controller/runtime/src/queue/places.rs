@@ -34,7 +34,7 @@ pub(super) struct LeftOut {
 
 impl Queue {
     /// Whether the queue has space for this entry. To make space, removes answered requests, and requests from a
-    /// requester that has more requests.
+    /// requester that has more requests than the requester of this entry.
     pub(super) fn admit(&mut self, uid: &str, entry: &Entry) -> bool {
         let requester = entry.requester.clone();
         if self.requesters.count(&requester) >= MAX_OF_REQUESTER {

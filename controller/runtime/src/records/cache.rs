@@ -345,7 +345,7 @@ impl RecordTable {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are more than [`MAX_OF_MACHINE`].
+    /// Returns an error if there are more than [`MAX_OF_MACHINE`] such records.
     fn with_values(
         &self,
         identity: &Identity,
@@ -368,7 +368,7 @@ impl RecordTable {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are more than [`MAX_OF_MACHINE`], or if a record is invalid.
+    /// Returns an error if there are more than [`MAX_OF_MACHINE`] such records, or if a record is invalid.
     fn with_uid(&self, uid: RecordUid) -> Result<Vec<Arc<Stored>>, Unavailable> {
         let mut invalid = self.with(Value::Invalid);
         let invalid = invalid.find_map(|(_, entry)| entry.as_ref().err());

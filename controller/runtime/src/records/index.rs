@@ -25,7 +25,7 @@ pub(super) const RECORDS: usize = 50_000;
 /// `--max-clusters-per-namespace`.
 pub(super) const CLUSTERS: usize = 10_000;
 
-/// The container's memory divided by this number is the limit for all records: 512 MiB with 1 GiB.
+/// The container's memory divided by this number is the limit for all records: 512 MiB of 1 GiB.
 const PART: usize = 2;
 
 /// The memory for a record, including the objects of its machine.
@@ -42,7 +42,7 @@ impl IndexLimits {
     }
 }
 
-/// The cluster to which each record belongs. It has no lock, because only the watch uses it.
+/// The cluster to which each record belongs. The index has no lock, because only the watch uses it.
 #[derive(Debug)]
 pub(super) struct Index {
     limits: IndexLimits,

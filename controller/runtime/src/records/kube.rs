@@ -151,8 +151,8 @@ impl KubeRecords {
         (records, Pages::new(ListParams::default().labels(&label)))
     }
 
-    /// Makes the Cluster the owner of a record that has no owner of this kind. If it has such an owner, updates the
-    /// owner reference to the served API version.
+    /// Makes the Cluster the owner of a record that has no Cluster as its owner. If the record already has a Cluster as
+    /// its owner, updates the owner reference to the served API version.
     async fn own(&self, record: Unowned, cluster: &OwnerReference) -> Result<(), CallError> {
         let Unowned {
             name,

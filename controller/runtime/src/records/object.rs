@@ -92,7 +92,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     })
 }
 
-/// The last boot. If it has no time, `issued` is used as its time.
+/// The last boot. If the boot has no time, `issued` is used as its time.
 fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
     Some(SeenBoot {
         boot: last.boot,

@@ -307,7 +307,7 @@ impl Caches {
         self.set_limit(&cluster.namespace, watching);
     }
 
-    /// Stores those records on a page that were dropped earlier. The watch has the current state of all other records.
+    /// Stores the records on a page that were dropped earlier. The watch has the current state of all other records.
     fn recovered(&self, objects: Vec<Lenient<NodeIdentity>>, watching: &mut Watching) {
         for object in objects {
             let (namespace, name) = (object.namespace().unwrap_or_default(), name_of(&object));

@@ -20,7 +20,7 @@ const FORMER: &str = "oldSelf";
 pub(super) struct Rule<'a> {
     pub(super) expression: &'a str,
     pub(super) message: &'a str,
-    /// The field that the error refers to, relative to the value, with a leading dot. It can be empty.
+    /// The field that the error refers to, relative to the value, with a leading dot. Can be the empty text.
     field: &'a str,
 }
 
@@ -112,7 +112,7 @@ fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> bool {
     Regex::new(&pattern).is_ok_and(|pattern| pattern.is_match(&text))
 }
 
-/// Parses the network in the form that Kubernetes' `isCIDR` accepts: without zones, leading zeros, and IPv4-mapped
+/// Parses the network in the form that Kubernetes' `isCIDR` accepts: without zones, leading zeros or IPv4-mapped
 /// addresses.
 fn network(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;

@@ -1,4 +1,4 @@
-//! The schema of a custom resource without its rules: applies defaults and checks values like the API server.
+//! The schema of a custom resource without its rules: applies defaults and checks values as the API server does.
 
 use node_attestation_core::crd;
 use regex_lite::Regex;
@@ -82,7 +82,8 @@ fn metadata() -> Value {
     json!({"type": "object", "required": ["name"], "properties": properties})
 }
 
-/// Removes all nulls, as if their fields were missing. None of this project's fields can be null.
+/// Removes each field of the schema whose value is null, because null means that the field is missing. None of this
+/// project's fields can be null.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| !value.is_null() || of_field(schema, name).is_none());

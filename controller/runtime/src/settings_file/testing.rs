@@ -45,7 +45,7 @@ pub fn valid() -> Value {
     })
 }
 
-/// The object with the change of this case.
+/// The valid object with the change in this case.
 pub fn changed(case: &Case) -> Value {
     let mut object = valid();
     let (parent, key) = case.pointer.rsplit_once('/').unwrap_or_default();

@@ -48,7 +48,7 @@ fn a_violated_schema_rule_is_reported_with_field_and_message() {
     }
 }
 
-/// Checks the spec of an object, which is JSON like in a response from an API server.
+/// Checks the spec of an object, which is JSON as in a response from an API server.
 fn stored(object: &Value) -> Result<(), Contradiction> {
     check_stored(&serde_json::from_value(object["spec"].clone()).unwrap())
 }

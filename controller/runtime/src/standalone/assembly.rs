@@ -98,8 +98,8 @@ impl ClusterInFiles<'_> {
     }
 }
 
-/// A name for the cluster with these CA certificates, which replaces a Cluster's UID. All replicas must use the same
-/// name, although the certificates might have a different order in their files.
+/// A name for the cluster with these CA certificates. It is used instead of a Cluster's UID. All replicas must use the
+/// same name, although the certificates might have a different order in their files.
 pub(crate) fn uid(ca_certificates: &BTreeSet<Vec<u8>>) -> String {
     // Each DER certificate contains its length, so two different lists never result in the same bytes.
     let certificates: Vec<u8> = ca_certificates.iter().flatten().copied().collect();

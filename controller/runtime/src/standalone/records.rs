@@ -25,7 +25,7 @@ use crate::watch::{MetadataOf, metadata_page_of};
 const ROUND: Duration = Duration::from_mins(1);
 
 /// The number of sweeps between two lookups of the Nodes of all retired records. A sweep deletes the Node of a record
-/// only for ten minutes after the retirement. The previous process might have stopped during this time, and a Node that
+/// only for 10 minutes after the retirement. The previous process might have stopped during this time, and a Node that
 /// was Ready can be down later.
 const SWEEPS_BETWEEN_LOOKUPS: usize = 30;
 
@@ -57,7 +57,7 @@ pub(crate) async fn refusal(
     ))
     .await
     {
-        // The API server does not review permissions. The list requires one of them.
+        // The API server does not serve access reviews. The list below fails if the permission for it is missing.
         Err(error) if error.is_not_found() => Vec::new(),
         missing => missing?,
     };
@@ -67,7 +67,7 @@ pub(crate) async fn refusal(
         let cure = command(client).await;
         return Ok(Some(RecordsRefused { obstacle, cure }));
     }
-    // With another name, every node name would be free.
+    // If the existing records have another cluster name, the controller would treat every node name as free.
     let others = format!("{CLUSTER_NAME_LABEL},{CLUSTER_NAME_LABEL}!={cluster}");
     let others = ListParams::default().labels(&others).limit(1);
     let api: Api<MetadataOf<NodeIdentity>> = Api::namespaced(client.clone(), WORKLOAD_NAMESPACE);

@@ -8,15 +8,15 @@ use tokio::time::Instant;
 
 use super::watch_config;
 
-/// The maximum age. A store that has received no events for this time might have missed any change, so that a revoked
-/// or deleted node could get a certificate.
+/// The maximum age. A store that has received no events for this time might have missed any change, so a revoked or
+/// deleted node could get a certificate.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
 /// The timeout of a watch, in seconds. The API server sends a bookmark just before the watch ends, so that even a quiet
 /// watch has an event within [`HEARD_WITHIN`]. If there is no bookmark, the objects are listed again.
 const WATCH_SECONDS: u32 = 45;
 
-/// The configuration of a watch whose age is checked.
+/// The configuration of a watch whose data must not be older than [`HEARD_WITHIN`].
 pub(crate) fn heard_config() -> watcher::Config {
     watch_config().timeout(WATCH_SECONDS)
 }

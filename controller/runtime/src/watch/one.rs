@@ -79,12 +79,12 @@ where
     if_exists(required_one_of(api, name).await)
 }
 
-/// Returns the object. Its version is short enough to be kept during the next call, to which a tenant's API server might
-/// never respond.
+/// Returns the object. Its `resourceVersion` is short enough to be kept during the next call, to which a tenant's API
+/// server might never respond.
 ///
 /// # Errors
 ///
-/// Returns an error if the version is longer than the version of a watch can be.
+/// Returns an error if the `resourceVersion` is longer than the limit for a watch.
 pub(crate) fn with_short_version<K, R>(object: Lenient<K, R>) -> kube::Result<Lenient<K, R>> {
     let version = object.metadata.resource_version.as_deref();
     let is_short = version.is_none_or(is_short_version);

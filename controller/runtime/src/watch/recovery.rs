@@ -59,7 +59,7 @@ pub(crate) struct Recovery<T> {
     next: Option<(Instant, String)>,
     /// The namespaces that were listed recently, with the earliest time for their next list.
     not_before: BTreeMap<String, Instant>,
-    /// The namespace that was listed last. Among the namespaces that are due, the next namespace after it is listed.
+    /// The namespace that was listed last. The next list is for the next due namespace after it, by name.
     last: Option<String>,
 }
 

@@ -1,8 +1,8 @@
 //! A list, and the watches that continue after it.
 //!
 //! kube's watcher is not used. kube's watcher does not expose bookmarks, and it continues each watch at its last
-//! resource version. After etcd is restored from a backup, the API server accepts a version that it has not reached. It
-//! then sends no events until it has passed this version, which can take as long as the age of the backup.
+//! `resourceVersion`. After etcd is restored from a backup, the API server accepts a version that it has not reached.
+//! It then sends no events until it has passed this version, which can take as long as the age of the backup.
 
 use std::fmt::Debug;
 use std::mem;

@@ -77,7 +77,7 @@ fn watching(
     heard_by(WatchMetrics::default(), answers)
 }
 
-/// Like [`watching`], with these metrics.
+/// Like [`watching`], but with these metrics.
 fn heard_by(
     heard: WatchMetrics,
     answers: &'static [Answer],

@@ -1,7 +1,7 @@
 //! Writes.
 //!
-//! kube decodes the response to a write as the whole object. If a value in it cannot be decoded, a completed write
-//! looks like a failed one. These functions decode the response as a [`Lenient`], or ignore its content.
+//! kube decodes the response to a write as the whole object. If a value in the response cannot be decoded, a completed
+//! write looks like a failed one. These functions decode the response as a [`Lenient`], or ignore its content.
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Request};
 use kube::{Error, Resource};

@@ -6,14 +6,14 @@
 //!
 //! # Contract
 //!
-//! - It serves `nodeattestation.v1alpha1.ExternalSigner` (docs/signers.md) on a Unix socket with mode 0600.
-//! - It signs for the CAs in a folder. Each CA has one file and belongs to one Cluster. The signer reads the folder
-//!   every 5 seconds. An invalid file affects only its own CA.
-//! - It parses every request, and signs only node certificates.
-//! - It logs to standard error, with one line for each certificate. The log never contains the PIN.
-//! - It tries the PIN only once, and does not try it if the PIN file is empty, or accessible to group or others. If the
-//!   token rejects the PIN, the signer does not log in again, because the token could lock itself. The process
-//!   continues to run, because a supervisor would otherwise restart it. `Status` and `Sign` return the error.
+//! - The signer serves `nodeattestation.v1alpha1.ExternalSigner` (docs/signers.md) on a Unix socket with mode 0600.
+//! - The signer signs for the CAs in a folder. Each CA has one file and belongs to one Cluster. The signer reads the
+//!   folder every 5 seconds. An invalid file affects only its own CA.
+//! - The signer parses every request, and signs only node certificates.
+//! - The signer logs to standard error, with one line for each certificate. The log never contains the PIN.
+//! - The signer tries the PIN only once, and does not try it if the PIN file is empty, or accessible to group or
+//!   others. If the token rejects the PIN, the signer does not log in again, because the token could lock itself. The
+//!   process continues to run, because a supervisor would otherwise restart it. `Status` and `Sign` return the error.
 //! - SIGTERM and SIGINT stop the process after it completes the signatures in progress.
 //!
 //! # Modules

@@ -10,7 +10,8 @@ use ipnet::IpNet;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The names and addresses that a kubelet is not allowed to have, in addition to those that no host can have.
+/// The names and addresses that a kubelet is not allowed to have, in addition to the names and addresses that no host
+/// can have.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     pub(crate) names: Vec<ReservedName>,

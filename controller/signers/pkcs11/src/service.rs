@@ -314,7 +314,8 @@ impl<T: Keys> ExternalSigner for Service<T> {
         let signed = self.ask(&signing, move |token| {
             let signature = token.sign(&label, algorithm, &request.tbs_certificate)?;
             let policy::NodeCertificate { user, serial } = certificate;
-            // Logged in the thread, so that every signature has a log line even if the caller no longer waits.
+            // This line is logged in the thread, so that every signature has a log line even if the caller no longer
+            // waits.
             tracing::info!(
                 namespace = request.cluster_namespace,
                 cluster = request.cluster_name,

@@ -113,7 +113,8 @@ async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
     // Discovery still lists the version.
     is_outage_after(1).await;
     is_outage_after(2).await;
-    // Discovery no longer lists the version. A tenant can specify such a version, so not every read repeats the lookup.
+    // Discovery no longer lists the version. A tenant can specify an unserved version, so not every read repeats the
+    // lookup.
     is_outage_after(3).await;
     is_outage_after(3).await;
     advance(NOT_FOUND).await;

@@ -31,8 +31,8 @@ impl<'a> View<'a> {
             return Ok(Naming::Unknown);
         }
         let candidate = self.candidate(name, machine, asked.as_str());
-        // If several machines have the name in their `KubeadmConfig`s, the first machine to claim it gets the name,
-        // because the ledger has its record.
+        // If several machines have the name in their `KubeadmConfig`s, the first machine that claims the name gets it,
+        // because the ledger then has a record of this machine.
         if candidate == Some(Ground::Written) {
             return Ok(Naming::Own);
         }
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
         machine.config.is_none() || self.config(machine).is_some()
     }
 
-    /// The ground on which the Node can have this name. `None` if no ground is known.
+    /// The strongest ground that permits the Node to have this name. `None` if no ground is known.
     pub(super) fn candidate(
         self,
         name: &str,

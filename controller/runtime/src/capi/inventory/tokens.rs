@@ -13,7 +13,7 @@ use super::CapiInventory;
 use super::fetched::unread;
 use super::view::{Need, View};
 
-/// The maximum number of reads in one call, which has low priority.
+/// The maximum number of reads in one call. The reads have low priority.
 const READS_FOR_TOKENS: usize = 50;
 
 /// The tokens of some machines or pools.
@@ -162,7 +162,7 @@ impl CapiInventory {
         }
     }
 
-    /// Reads a `KubeadmConfig`. It stays unread if only this object cannot be read.
+    /// Reads a `KubeadmConfig`. The `KubeadmConfig` stays unread if only this object cannot be read.
     async fn read_unless_unreadable(&self, config: &Reference) -> Result<(), Unavailable> {
         match self.try_read(config).await {
             Err(FetchError::Call(kube::Error::Api(_) | kube::Error::SerdeError(_))) => Ok(()),

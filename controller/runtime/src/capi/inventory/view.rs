@@ -42,7 +42,7 @@ pub(super) enum Need {
 }
 
 /// The ends of the last pages of due `KubeadmConfig`s. Configs that cannot be read stay due, so a page from the
-/// beginning could contain only those.
+/// beginning could contain only such configs.
 pub(super) type PageEnds = BTreeMap<Referrer, String>;
 
 /// The unread `KubeadmConfig`s that an answer depends on.
@@ -50,7 +50,7 @@ pub(super) struct Needed {
     pub(super) now: Instant,
     /// The maximum number of configs to collect.
     pub(super) limit: usize,
-    /// The ends of the previous pages, then those of the current pages.
+    /// The ends of the previous pages. [`View::need`] replaces each of them with the end of the current page.
     pub(super) places: RefCell<PageEnds>,
     /// Whether each page begins with the first due config.
     pub(super) is_whole: Cell<bool>,
@@ -78,8 +78,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The `KubeadmConfig` of the Machine. It is not read before the bootstrap data exists, because it can change until
-    /// then.
+    /// The `KubeadmConfig` of the Machine. The config is not read before the bootstrap data exists, because the config
+    /// can change until then.
     pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
         let reference = machine.config.as_ref()?;
         let found = self.members.config(&reference.name);
@@ -333,7 +333,8 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if too many machines have the name on another ground, or if only an unknown member can have it.
+    /// Returns an error if too many machines have the name on a stronger ground, or if only an unknown member can have
+    /// it.
     pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         let listed = self.listed_named(wanted)?;
         let mut named = BTreeMap::new();

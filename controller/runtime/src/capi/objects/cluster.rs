@@ -44,7 +44,7 @@ pub struct Cluster {
     pub infrastructure: Option<Reference>,
     /// The kind of the control plane.
     pub control_plane: Option<String>,
-    /// The attestation providers that the Cluster itself authorizes in an annotation.
+    /// The attestation providers that the Cluster itself authorizes, in an annotation or in a topology variable.
     pub attestors: OwnAttestors,
 }
 

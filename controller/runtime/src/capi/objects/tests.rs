@@ -371,8 +371,8 @@ fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
     }
 }
 
-/// Asserts that the controller can still read the object from a page after copies of the object that contain each
-/// hostile value in each place.
+/// Asserts that the controller can still read the object from a page that also contains, before the object, a copy with
+/// a hostile value. Tries each hostile value in each place.
 fn hides_no_other<W: Kept>(good: &Value) {
     for (place, hostile) in with_each_value(good, &hostile_values()) {
         let list = format!(r#"{{"metadata": {{}}, "items": [{hostile}, {good}]}}"#);
@@ -385,7 +385,7 @@ fn hides_no_other<W: Kept>(good: &Value) {
         assert!(matches!(event, Ok(WatchEvent::Modified(_))), "{place}");
         let good = items.pop().unwrap().kept();
         assert!(good.unwrap().is_some(), "{place}");
-        // Both results are possible.
+        // The object can be readable or unreadable.
         drop(items.pop().unwrap().kept());
     }
 }

@@ -122,7 +122,7 @@ impl Configs {
         }
     }
 
-    /// Removes a config to which no object refers any more.
+    /// Removes a config to which no object refers.
     pub(super) fn remove(&mut self, name: &str) {
         self.unqueue(name);
         self.known.remove(name);

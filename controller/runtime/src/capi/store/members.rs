@@ -75,8 +75,8 @@ impl Members {
         }
     }
 
-    /// The machines and pools whose `KubeadmConfig` has this token, and the machines with this assigned token. There is
-    /// only one, unless a user set the token.
+    /// The machines and pools whose `KubeadmConfig` has this token, and the machines with this assigned token. Only one
+    /// of them has the token, unless a user set the token.
     pub(in crate::capi) fn with_token(&self, token: &TokenId) -> Holders<'_> {
         let mut all = Holders::default();
         for config in self.configs.with_token(token).take(SEVERAL) {
@@ -105,7 +105,7 @@ impl Members {
         machines.filter(move |(_, machine)| machine.addresses.contains(&address))
     }
 
-    /// All Machines whose Nodes can have this name on this ground. The result can also contain other Machines.
+    /// The Machines for which `ground` permits a Node with this name. The result can also contain other Machines.
     pub(in crate::capi) fn named<'a>(
         &'a self,
         ground: Ground,

@@ -6,17 +6,18 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use crate::capi::objects::{MemberLimit, ObjectKey};
 use crate::memory::KeptLimit;
 
-/// The container's memory divided by this number is the limit for the members of all `MachinePools`: 128 MiB with 1
-/// GiB. One namespace uses at most half of this memory: 250,000 members with provider IDs of 140 characters, or 5,000
-/// nodes for each of 50 clusters. Without a limit, the 500 pools of a tenant would use 1 GB.
+/// The container's memory divided by this number is the limit for the members of all `MachinePools`: 128 MiB of 1 GiB.
+/// One namespace uses at most half of this memory: 250,000 members with provider IDs of 140 characters, or 5,000 nodes
+/// for each of 50 clusters. Without a limit, the 500 pools of a tenant would use 1 GB.
 const PART: usize = 8;
 
 /// The container's memory divided by this number is the limit for the long lists of addresses and names that Machines
-/// report: 64 MiB with 1 GiB. A tenant can write 4 KiB into the status of each Machine, which take more than 10 KiB of
+/// report: 64 MiB of 1 GiB. A tenant can write 4 KiB into the status of each Machine, which take more than 10 KiB of
 /// memory.
 pub(super) const PART_OF_REPORTED: usize = 16;
 
-/// The memory for pool members, or for the data that Machines report. In the latter case, a pool is a Machine.
+/// The memory for pool members, or for the data that Machines report. In the second case, the word "pool" in this type
+/// means a Machine.
 #[derive(Debug)]
 pub(super) struct PoolMemory {
     limit: KeptLimit,
@@ -115,8 +116,8 @@ impl PoolMemory {
         self.set(pool, OfPool { used, missing: 0 });
     }
 
-    /// A truncated pool for which there is now enough memory for all members. It is in the next namespace after this
-    /// one, because the pools of one namespace can use the memory that another namespace needs.
+    /// A truncated pool for which there is now enough memory for all members. The pool is in the next namespace after
+    /// `after`, because the pools of one namespace can use the memory that another namespace needs.
     pub(super) fn next_that_fits(&self, after: Option<&str>) -> Option<ObjectKey> {
         let (later, earlier) = match after {
             Some(after) => (Excluded(after), Included(after)),

@@ -9,7 +9,7 @@ use crate::memory::KeptLimit;
 use crate::object_key::ObjectKey;
 use crate::shared::page;
 
-/// The container's memory divided by this number is the limit for the entries of all objects: 16 MiB with 1 GiB. One
+/// The container's memory divided by this number is the limit for the entries of all objects: 16 MiB of 1 GiB. One
 /// namespace uses at most half of this memory, which is enough for more than 10,000 objects.
 const PART: usize = 64;
 
@@ -53,7 +53,7 @@ struct OfNamespace {
     count: usize,
 }
 
-/// The first object of a cluster that cannot be read, and the number of all objects that cannot be read.
+/// The first unreadable object of a cluster, and the number of all its unreadable objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct Unread {
     pub(in crate::capi) kind: &'static str,

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::TokenId;
 
-/// The ground on which a machine's Node can have a name, strongest first.
+/// The ground on which a machine's Node can have a name: the place where the name was found. The strongest ground is
+/// first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::capi) enum Ground {
     /// The name is in the `KubeadmConfig`.
@@ -46,7 +47,7 @@ pub(super) enum Value<'a> {
         /// Whether Cluster API has found the Machine's Node.
         has_node: bool,
     },
-    /// A name that the Node can have on this ground.
+    /// A possible name of the Node, with the ground for it.
     NodeName(Ground, &'a str),
     /// The pool to which a Machine belongs, as written in the Machine's label.
     Pool(&'a str),

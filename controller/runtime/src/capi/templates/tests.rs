@@ -266,7 +266,7 @@ async fn a_member_with_a_record_replaces_the_plugin_in_the_template() {
     );
 }
 
-/// The objects of a Cluster with a control plane of another kind, which has this spec and the Machine `m1`.
+/// The objects of a Cluster whose control plane is of another kind, and has this spec and the Machine `m1`.
 fn other_control_plane(spec: Value) -> Value {
     let reference = json!({
         "apiGroup": CONTROL_PLANE_GROUP, "kind": "K0sControlPlane", "name": "plane",

@@ -1,4 +1,4 @@
-//! A filter for JSON text before it is parsed. It removes parts that are never read, and counts the values in the rest.
+//! A filter for JSON text before parsing. It removes parts that are never read, and counts the values in the rest.
 //!
 //! `metadata.managedFields` makes up half of most objects, and contains times that k8s-openapi cannot parse: see
 //! [`Lenient`](crate::watch::Lenient).
@@ -50,7 +50,7 @@ impl Limits {
     };
 }
 
-/// The current size of a string, in the units of [`Limits`].
+/// The current size of a text, in the units of [`Limits`].
 #[derive(Debug, Default)]
 struct Size {
     bytes: usize,
@@ -98,7 +98,7 @@ enum Container {
 }
 
 impl Sieve {
-    /// Creates a filter for a string with these limits.
+    /// Creates a filter for a text with these limits.
     pub(in crate::client) fn new(limits: Limits) -> Self {
         Self {
             limits,

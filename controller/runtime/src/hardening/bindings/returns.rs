@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// The number of reports within five minutes, for a cluster whose watch receives this number of events about a
+    /// The number of reports within 5 minutes, for a cluster whose watch receives this number of events about a
     /// binding with this name.
     async fn reports(name: &'static str, events: usize, is_enforced: bool) -> usize {
         let access = ClusterAccess::in_memory(move |request| {

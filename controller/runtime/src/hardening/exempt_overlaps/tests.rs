@@ -103,7 +103,7 @@ impl Cluster {
         (found.expect(&message), message)
     }
 
-    /// Like [`look`](Self::look). The number is `None` if it is unknown.
+    /// Like [`look`](Self::look), but the number is `None` if it is unknown.
     async fn seen(
         &mut self,
         requests: Vec<Value>,

@@ -56,7 +56,7 @@ async fn read_from(
     try_read_from(requests, roles, bindings).await.unwrap()
 }
 
-/// Like [`read_from`]. Also returns the error.
+/// Like [`read_from`], but also returns the error.
 async fn try_read_from(
     requests: Vec<Value>,
     roles: Option<Vec<Value>>,

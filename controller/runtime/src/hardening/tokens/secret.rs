@@ -34,7 +34,7 @@ const WAIT: Backoff = Backoff {
     longest: Duration::from_hours(24),
 };
 
-/// The delay from which a missing token counts as deleted: it was missing four times within seven minutes. A new token
+/// The delay from which a missing token counts as deleted: it was missing four times within 7 minutes. A new token
 /// can be missing once.
 pub(super) const WAIT_IF_GONE: Duration = Duration::from_mins(8);
 
@@ -57,7 +57,7 @@ pub(super) enum Life {
 }
 
 impl Life {
-    /// The state of a token that was missing or unusable at this time, which is monotonic.
+    /// The state of a token that was missing or unusable at `elapsed`, which is a time on a monotonic clock.
     pub(super) fn missing(before: Option<Self>, elapsed: Duration) -> Self {
         let wait = match before {
             Some(Self::Missing { wait, .. }) => WAIT.following(wait),
@@ -144,8 +144,8 @@ struct TokenData {
 }
 
 impl TokenSecret {
-    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded, or if its version is so
-    /// long that it could not be kept while the Secret is written.
+    /// The Secret, and the state of its token. `None` if it is not a token or cannot be decoded, or if its
+    /// `resourceVersion` is so long that it could not be kept while the Secret is written.
     pub(super) fn parse(text: &str) -> Option<(Self, Life)> {
         let mut secret: Self = serde_json::from_str(text).ok()?;
         // The label also shows extensions by a previous process, whose tokens this process must expire.
@@ -198,8 +198,8 @@ impl TokenSecret {
         self.ending_with(end, is_extended.then_some("true"))
     }
 
-    /// Returns the same patch for a pool's token that is extended by this lifetime. The label contains the lifetime in
-    /// hours.
+    /// Like [`ending_at`](Self::ending_at), but for a pool's token that is extended by this lifetime. The label
+    /// contains the lifetime in hours.
     pub(super) fn ending_of_pool(&self, end: Timestamp, term: Duration) -> Value {
         self.ending_with(end, Some(&term.as_secs().div_ceil(HOUR).to_string()))
     }

@@ -42,7 +42,7 @@ fn the_labels_of_a_token_are_not_kept() {
 
 #[test]
 fn a_token_is_extended_after_half_of_its_lifetime() {
-    // The controller's token lifetime (TTL) is six hours.
+    // The controller's token lifetime (TTL) is 6 hours.
     for (end, expected) in [
         (0, Some(16)),
         (11, Some(16)),

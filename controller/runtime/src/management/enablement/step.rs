@@ -46,8 +46,8 @@ const REFUSALS: [u16; 3] = [400, 403, 422];
 /// A step for a Cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// Create a `KubeletAuthentication`, with the Cluster's watch filter. In a namespace with a floor, it enforces
-    /// attestation.
+    /// Create a `KubeletAuthentication`, with the Cluster's watch filter. In a namespace with a floor, the new object
+    /// enforces attestation.
     Create {
         attestors: Vec<String>,
         watch_filter: Option<String>,

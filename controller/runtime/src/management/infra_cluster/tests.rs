@@ -6,7 +6,7 @@ use crate::management::served_kind::ServedKind;
 use crate::management::status_writer::RATE;
 use crate::metrics::Metrics;
 
-/// The time after which the controller looks up a kind again that was not served.
+/// The time after which the controller looks up an unserved kind again.
 const NOT_SERVED: Duration = Duration::from_secs(30);
 
 const PATCH: &str = "v1beta1/namespaces/team-a/rackclusters/prod-1/status";

@@ -147,7 +147,7 @@ mod tests {
         seen_with((known, false), floor, uid, began)
     }
 
-    /// Like [`seen`], for a Cluster with or without records.
+    /// Like [`seen`], but for a Cluster with or without records.
     fn seen_with(
         (known, has_records): (Option<&str>, bool),
         floor: u64,

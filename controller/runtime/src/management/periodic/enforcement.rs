@@ -16,8 +16,8 @@ use crate::management::spec_mapping::{is_to_be_enforced, stays_enforced};
 impl PeriodicTasks {
     /// Decides whether attestation is enforced from now on. If attestation is not enforced, or if enforcement does not
     /// wait, returns the message about Nodes without a record, or about templates without the plugin. After attestation
-    /// is enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node without a
-    /// record could open all auto-approval paths again.
+    /// is enforced, it stays enforced while the settings require it. Otherwise, any user who can create a Node without
+    /// a record could open all auto-approval paths again.
     ///
     /// # Errors
     ///

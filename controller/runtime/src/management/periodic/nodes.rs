@@ -16,8 +16,8 @@ use crate::watch::{MetadataOf, metadata_page_of};
 /// The page size for lists of Nodes. Each Node is a few kilobytes long.
 const NODES_A_PAGE: u32 = 100;
 
-/// The maximum number of pages, which is enough for ten times the Nodes of the largest supported cluster. Without this
-/// limit, a server that always returns another page would block the periodic work indefinitely.
+/// The maximum number of pages, which is enough for 10 times the number of Nodes in the largest cluster that Kubernetes
+/// supports. Without this limit, a server that always returns another page would block the periodic work indefinitely.
 const MAX_PAGES: usize = 500;
 
 /// The maximum length of a Node name (RFC 1123). The API server rejects longer names.

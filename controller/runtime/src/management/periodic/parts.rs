@@ -10,7 +10,7 @@ use tokio::time::timeout;
 /// The deadline for one part of the work: a few small calls, each with its own deadline.
 pub(super) const PART_DEADLINE: Duration = Duration::from_mins(1);
 
-/// The maximum length of an error message, which is truncated. An API server can return any text.
+/// The maximum length of an error message. A longer message is truncated, because an API server can return any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
 /// The failure of one part of the work.
@@ -19,7 +19,7 @@ pub(in crate::management) enum PartError {
     /// The part did not finish before this deadline.
     #[error("not completed within {} s", .0.as_secs())]
     Late(Duration),
-    /// A call failed. Contains its causes, truncated.
+    /// A call failed. Contains the error and its causes, truncated.
     #[error("{0}")]
     Call(String),
     /// The list of Nodes has more pages than this number.

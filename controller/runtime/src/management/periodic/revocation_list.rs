@@ -74,9 +74,9 @@ pub(super) struct RevocationList {
     published: Option<Published>,
     #[debug(skip)]
     wanted: Option<Wanted>,
-    /// The Cluster, until it has been checked whether the Cluster was recreated.
+    /// The Cluster, until the check whether the Cluster was recreated is complete.
     unknown: Option<Box<OfCluster>>,
-    /// The permission that is missing for this check.
+    /// The error, if the permission for this check is missing.
     forbidden: Option<PartError>,
     failures: Failures,
     /// The memory that the workload cluster's list uses.

@@ -210,7 +210,7 @@ fn with_tokens(changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
     with_tokens_until("1970-01-01T00:00:00Z", changed)
 }
 
-/// Like [`with_tokens`], with this expiry.
+/// Like [`with_tokens`], but with this expiry time.
 fn with_tokens_until(end: &str, changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
     let changed = changed.clone();
     let token = json!({

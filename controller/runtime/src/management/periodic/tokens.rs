@@ -69,7 +69,7 @@ impl PeriodicTasks {
         if extends {
             wanted.extend(machines.joined.tokens);
         }
-        // While the tokens of all pools are unknown, they must not count as unneeded.
+        // While the tokens of all pools are unknown, the tokens of pools must not count as unneeded.
         let mut are_pools_known = true;
         if extends_pools {
             are_pools_known = of_pools.is_some();
@@ -236,8 +236,8 @@ mod tests {
     use super::*;
     use crate::capi::{ObjectKey, Objects, objects_with_an_unreadable_config, objects_with_tokens};
 
-    /// The locked-out machines at hour 20, if there is one machine. Its token has expired, and its record, which
-    /// `change` modifies, expires at hour 10.
+    /// The locked-out machines at hour 20, if there is one machine. Its token has expired. The certificate in its
+    /// record expires at hour 10, unless `change` sets a different time.
     fn found(change: impl Fn(&mut Record), of_machine: impl Fn(&mut TokenMachine)) -> Vec<String> {
         let token = TokenId::parse("abcdef").unwrap();
         let mut machine = TokenMachine {

@@ -1,4 +1,4 @@
-//! The objects of a cluster whose data is unknown.
+//! The objects of a cluster that have unknown data.
 
 use super::PeriodicTasks;
 

@@ -226,7 +226,7 @@ async fn a_status_is_written_while_secrets_of_other_clusters_are_listed() {
     running.await.unwrap();
 }
 
-/// The Secrets that are watched within one minute, if this number of 200 `KubeletAuthentication`s have a Cluster.
+/// The Secrets that are watched within one minute, if this number of the 200 `KubeletAuthentication`s have a Cluster.
 async fn secrets_watched(clusters: usize) -> BTreeSet<String> {
     let watched: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let noted = watched.clone();
@@ -325,10 +325,10 @@ async fn a_cluster_beyond_the_limit_of_its_namespace_is_not_served() {
     }
 }
 
-/// The last generation that the controller reports for an object that changes every 10 ms, for ten seconds.
+/// The last generation that the controller reports for an object that changes every 10 ms, for 10 seconds.
 const LAST: i64 = 1000;
 
-/// Like [`answer`], with one `KubeletAuthentication` that changes constantly.
+/// Like [`answer`], but with one `KubeletAuthentication` that changes constantly.
 async fn answer_of_storm(request: Request<kube::client::Body>, written: Written) -> Answer {
     if !request.uri().path().ends_with("/kubeletauthentications") {
         return answer(request, written).await;

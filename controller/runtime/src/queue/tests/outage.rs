@@ -18,8 +18,8 @@ async fn after_outage(outage: Duration) -> (World, Option<Controller>) {
     after(Away::Controller, outage, NODES, Duration::ZERO).await
 }
 
-/// Returns the same cluster, after an outage of this component. The cluster has this many nodes. They renewed within
-/// one day, which ended this long before the outage.
+/// Like [`after_outage`], but for an outage of this component, and for a cluster with this many nodes. The nodes
+/// renewed within one day, which ended this long before the outage.
 async fn after(
     away: Away,
     outage: Duration,

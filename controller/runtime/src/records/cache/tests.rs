@@ -102,7 +102,7 @@ fn unchanged_records_are_not_copied_again() {
     assert!(Arc::ptr_eq(&first[0], &second[0]));
 }
 
-/// Changes of the only record, `a`.
+/// Changes to the only record, `a`.
 const CHANGES: [fn(&Cache); 3] = [
     |cache| cache.put("a", Ok(Arc::new(stored("m2", 2, None)))),
     |cache| cache.remove("a"),

@@ -240,7 +240,7 @@ fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
     watched(Vec::new())
 }
 
-/// Like [`watched_once`], with these records in the list.
+/// Like [`watched_once`], but with these records in the list.
 fn watched(listed: Vec<Record>) -> (KubeRecords, UnboundedSender<Value>) {
     let (sender, receiver) = unbounded();
     let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));

@@ -141,7 +141,7 @@ async fn a_list_that_recovers_records_changes_only_dropped_ones() {
     assert!(has(&caches, "c2", "r2"), "it was known");
     assert!(!has(&caches, "c3", "r3"), "it is deleted");
     assert!(has(&caches, "c4", "r4"));
-    // The list does not contain objects in another namespace.
+    // An object in another namespace is ignored, because the list covers only one namespace.
     let mut foreign = unreadable("c9", "r9");
     foreign.metadata.namespace = Some("other".to_owned());
     caches.recovered(vec![foreign], &mut watching);
@@ -226,7 +226,7 @@ fn with_status(namespace: &str, status: &Value) -> Lenient<NodeIdentity> {
     serde_json::from_value(object).unwrap()
 }
 
-/// The JSON text of this record.
+/// The cached record `prod-1.n1` in this namespace, as text.
 fn record_of(caches: &Caches, namespace: &str) -> String {
     let cache = caches.known(&ObjectKey::new(namespace, "prod-1")).unwrap();
     cache.look(|state| {

@@ -89,7 +89,7 @@ fn hostile(object: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Like [`hostile`], for the fields that k8s-openapi parses in all metadata.
+/// Like [`hostile`], but for the fields that k8s-openapi parses in all metadata.
 fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     let with = |field: &str, value: Value| {
         let mut object = named(object.clone(), "hostile");
@@ -113,7 +113,7 @@ fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     shapes
 }
 
-/// The names from a list. If the list has a version for each name, also the names from a watch.
+/// The names from a list. If `versioned` is set, also the names from a watch.
 async fn watched<K>(api: Api<K>, versioned: bool) -> [BTreeSet<String>; 2]
 where
     K: Resource<DynamicType: Clone + Debug> + Clone + Debug + DeserializeOwned + Send + 'static,

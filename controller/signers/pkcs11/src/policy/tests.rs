@@ -232,7 +232,7 @@ fn the_longest_lifetime_with_a_start_in_the_past_is_signed() {
         checked_at(&params, now())
     };
 
-    // The start can be up to five minutes further in the past.
+    // The start can be up to 5 minutes further in the past.
     let longest = set + Duration::from_mins(5);
     for life in [set, longest] {
         assert_eq!(of(life).unwrap().user, "system:node:n1");

@@ -14,7 +14,7 @@ struct Step<'a> {
     nodes: &'a [&'a Ca],
 }
 
-/// The cluster with the CA from this Secret.
+/// Creates the context and the CA of a cluster whose Secret contains these certificates, and the key of the first one.
 fn with(context: Context, certificates: &[&Ca]) -> (Context, ClusterCa) {
     let pem: Vec<_> = certificates.iter().map(|ca| &*ca.certificate).collect();
     let values = [

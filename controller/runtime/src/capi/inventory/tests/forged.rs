@@ -61,7 +61,7 @@ fn answers(inventory: &CapiInventory) -> Vec<String> {
     ]
 }
 
-/// The object in the namespace of another tenant, with this status.
+/// The object with this status, moved to the namespace of another tenant.
 fn forged(object: Value, status: &Value) -> Value {
     let object = with(object, "/metadata/namespace", json!("tenant-b"));
     with(object, "/status", status.clone())
@@ -76,7 +76,7 @@ fn a_forged_status_does_not_change_answers_in_another_namespace() {
     let victim = ObjectKey::new(NAMESPACE, "prod-1");
     let (of_cluster, before) = (objects.cluster(&victim), answers(&inventory));
     assert!(before[0].contains("\"m1\""), "{before:?}");
-    // The names of the fields are the names that the controller reads.
+    // The controller reads fields with these names.
     let machine = |status: &Value| kept::<objects::Machine>(forged(V2.machine("m1"), status));
     assert_ne!(machine(&fields()), machine(&json!({})));
 

@@ -1,5 +1,5 @@
-//! Tests of pools with more members than a limit permits, so that the other members are unknown. Tests of Machines
-//! whose reported addresses are unknown.
+//! Tests of pools with more members than a limit permits, so the other members are unknown. Tests of Machines whose
+//! reported addresses are unknown.
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
@@ -13,7 +13,7 @@ use crate::memory::KeptLimit;
 
 const MEMBERS: [&str; 2] = ["metal:///p1", "metal:///p2"];
 
-/// The memory that one of these members uses.
+/// The memory that a pool member in these tests uses, in bytes.
 const MEMBER: usize = 11 + 128;
 
 /// Cluster `prod-1`, with memory for 16 pool members.
@@ -116,7 +116,7 @@ fn a_known_pool_member_is_not_displaced_by_other_namespaces() {
     see_pool(&objects, &MEMBERS);
     flood(&objects);
 
-    // After the change of the pool, the new member sorts before the others.
+    // After the change to the pool, the new member sorts before the others.
     see_pool(&objects, &["metal:///p0", MEMBERS[0], MEMBERS[1]]);
 
     for member in MEMBERS {

@@ -4,7 +4,7 @@ use super::*;
 
 const MEMBERS: [&str; 2] = ["generic:///pool/a", "generic:///pool/b"];
 
-/// Like [`cluster`], with the pool `p1` and the token `poolp1`.
+/// Like [`cluster`], but also with the pool `p1` and the token `poolp1`.
 fn with_pool(contract: Contract) -> (Objects, CapiInventory) {
     let (objects, inventory) = cluster(contract);
     seen::<MachinePool>(&objects, contract.pool("p1", &MEMBERS));

@@ -72,7 +72,7 @@ fn an_unknown_token_visits_few_objects_among_many() {
     }
 }
 
-/// Like [`cluster`], with Machines that `change` modifies.
+/// Like [`cluster`], but with Machines that `change` modifies.
 fn many(change: impl Fn(Value) -> Value) -> (Objects, CapiInventory) {
     let (objects, inventory) = cluster(V2);
     for number in 0..MANY {

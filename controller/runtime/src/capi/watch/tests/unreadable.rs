@@ -152,7 +152,7 @@ fn unreadable_members_of_a_namespace_use_bounded_memory() {
         apply(Event::Apply(raw(machine(NAMESPACE, number))));
     }
 
-    // The number of entries that fit into half of the limit, if each uses 320 bytes and the length of its names.
+    // The number of entries that fit into half of the limit, if each entry uses 320 bytes in addition to its names.
     let count = known();
     assert!((15..=25).contains(&count), "{count}");
     assert!(unread(&objects, NAMESPACE, "prod-2").is_some());

@@ -1,4 +1,4 @@
-//! Tests of tokens that a previous controller process extended, and of the calls for tokens.
+//! Tests of tokens that a previous controller process extended, and of the API calls about tokens.
 
 use std::sync::{Arc, Mutex};
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A lifetime that the bootstrap provider sets for its tokens.
+/// Lifetimes that a bootstrap provider can set for its tokens.
 fn lifetimes() -> [Duration; 7] {
     let days = |days: u64| Duration::from_hours(24 * days);
     [

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The message of `Ready`, and the number of times that this status is written again.
+/// The message of `Ready`, after these unreadable objects were added to the status twice.
 fn message(phase: &ClusterPhase, unreadable: &[&str]) -> String {
     let authentication = authentication("aws");
     let mut status = status(&authentication, phase, now());

@@ -19,12 +19,12 @@ fn pages(count: usize) -> Client {
     pages_of(count, "n")
 }
 
-/// Like [`pages`], with this prefix in the Node names.
+/// Like [`pages`], but with this prefix in the Node names.
 fn pages_of(count: usize, prefix: &'static str) -> Client {
     full_pages_of(count, 1, prefix)
 }
 
-/// Like [`pages_of`], with this number of Nodes on each page.
+/// Like [`pages_of`], but with this number of Nodes on each page.
 fn full_pages_of(count: usize, nodes: usize, prefix: &'static str) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default();

@@ -113,7 +113,7 @@ async fn management(
 /// A deletion of a `KubeletAuthentication` whose Cluster is not served.
 #[derive(Clone, Copy, Default)]
 struct Case {
-    /// The Cluster is paused.
+    /// Whether the Cluster is paused.
     paused: bool,
     /// The duration of the API server outage in the workload cluster.
     away: Duration,

@@ -29,7 +29,8 @@ fn own() -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"value": "YQ=="}})
 }
 
-/// A management cluster with one Cluster. If `has_own` is set, it contains the controller's own kubeconfig.
+/// A management cluster with one Cluster. If `has_own` is set, the management cluster also contains the controller's
+/// own kubeconfig.
 async fn one_cluster(
     request: Request<kube::client::Body>,
     has_own: bool,

@@ -229,7 +229,7 @@ impl World {
         self.away == Away::ApiServer && (self.begin..self.back).contains(&now)
     }
 
-    /// Deletes old requests, like kube-controller-manager.
+    /// Deletes old requests, as kube-controller-manager does.
     fn collect(&mut self, now: Duration, controller: &mut Option<Controller>) {
         self.collected = now;
         if self.has_no_api_server(now) {
