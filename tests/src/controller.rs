@@ -123,7 +123,7 @@ impl Setup {
             .allowing_insecure()
     }
 
-    /// Also lets machines without evidence join.
+    /// Also allows machines without evidence to join.
     #[must_use]
     pub fn allowing_insecure(self) -> Self {
         self.args(&["--allow-insecure"])
@@ -178,7 +178,7 @@ impl Setup {
 
     /// Replaces the inventory.
     pub fn write_inventory(&self, text: &str) {
-        // Replaces the file in one step, like an editor or a mounted volume.
+        // Replace the file in one step, as an editor or a mounted volume does.
         let new = self.scratch.write("machines.new", text);
         std::fs::rename(new, self.scratch.join("machines.yaml")).unwrap();
     }

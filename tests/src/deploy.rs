@@ -40,7 +40,7 @@ pub fn kustomize(options: &[&str], folder: &Path) -> String {
     String::from_utf8(output.stdout).expect("manifests are text")
 }
 
-/// Applies manifests like an operator. The API server must not report an error or a warning.
+/// Applies manifests as an operator does. The API server must not report an error or a warning.
 #[track_caller]
 pub fn apply(management: &Management, manifests: &str) {
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];

@@ -10,7 +10,7 @@ use crate::page::repository;
 ///
 /// # Panics
 ///
-/// Panics if the value does not exist.
+/// Panics if the page cannot be read.
 #[track_caller]
 pub fn page(name: &str) -> String {
     let path = repository().join("docs").join(name);
@@ -193,7 +193,7 @@ impl<'a> TestItems<'a> {
     }
 
     /// The code of this test, without comments. It includes each function and constant that the test uses, if the item
-    /// is in its own file or in the file of [`crate::page`].
+    /// is in the test's file or in the file of [`crate::page`].
     ///
     /// Functions in other files are found only by name, and a common name would match many functions.
     pub fn code(&self, test: &str) -> String {
@@ -208,7 +208,7 @@ impl<'a> TestItems<'a> {
         code.fold(String::new(), |code, line| code + line + "\n")
     }
 
-    /// The items that these tests use in the source files, if the items satisfy `counts`, and the tests themselves.
+    /// These tests, and the items that they use in source files that satisfy `counts`.
     fn reached(&self, tests: &[&str], counts: impl Fn(&Source) -> bool) -> Vec<&Item<'a>> {
         let mut reached = Vec::new();
         let mut seen = BTreeSet::new();

@@ -443,7 +443,7 @@ impl Scene {
             .concat()
     }
 
-    /// Like [`reads_well`].
+    /// Like [`reads_well`], for this Cluster.
     #[track_caller]
     pub fn reads_well(&self, nodes: &[String]) {
         reads_well(&SITE, &self.cluster, nodes);

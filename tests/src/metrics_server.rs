@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::management::managers::{read, service_account_kubeconfig};
 use crate::pods::text;
 
-/// The program and its manifests.
+/// The directory with the program and its manifests.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     binaries::build(&tests.join("metrics-server/build"))

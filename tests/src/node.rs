@@ -198,7 +198,7 @@ impl Node {
         names
     }
 
-    /// Runs the plugin like client-go.
+    /// Runs the plugin as client-go does.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.run_with(&[])
@@ -210,14 +210,14 @@ impl Node {
         self.start(arguments).finish()
     }
 
-    /// Runs a command of the plugin like an administrator, without exec info.
+    /// Runs a command of the plugin as an administrator does, without exec info.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> Run {
         self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
             .finish()
     }
 
-    /// Runs another program of the project instead of the plugin, like client-go.
+    /// Runs another program of the project instead of the plugin, as client-go does.
     #[track_caller]
     pub fn run_as(&self, name: &str, environment: &[(&str, &str)]) -> Run {
         let program = program(name);

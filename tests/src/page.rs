@@ -17,7 +17,7 @@ use crate::program;
 ///
 /// # Panics
 ///
-/// Panics if the value does not exist.
+/// Panics if the page does not contain the heading, or a command after the heading.
 #[track_caller]
 pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);
@@ -30,7 +30,7 @@ pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
 ///
 /// # Panics
 ///
-/// Panics if the value does not exist.
+/// Panics if the page does not contain the heading, or if the section does not contain a command.
 #[track_caller]
 pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);

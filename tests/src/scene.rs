@@ -39,7 +39,7 @@ impl Site {
         Self::of(Manager::null_with_default_period)
     }
 
-    /// Starts a scene whose controller also admits machines without evidence.
+    /// Starts a site whose controller also admits machines without evidence.
     #[track_caller]
     pub fn insecure() -> Arc<Self> {
         Self::of(|management| Manager::insecure(management, &[]))
@@ -88,7 +88,7 @@ impl Scene {
         Self::attend_by(site, cluster, "aws", settings)
     }
 
-    /// Like [`attend`](Self::attend), with this attestor.
+    /// Like [`attend`](Self::attend), but with this attestor instead of `aws`.
     #[track_caller]
     pub fn attend_by(
         site: &Arc<Site>,
@@ -160,7 +160,7 @@ impl Scene {
         Application::stamped(node_name, provider_id, ca.certificate_pem())
     }
 
-    /// Creates the request of the machine itself.
+    /// Creates a request for the machine's own node name and provider ID.
     pub fn rightful(&self, machine: &Machine) -> Application {
         self.stamped(machine.node_name(), machine.provider_id())
     }
@@ -241,7 +241,7 @@ impl Scene {
         self.join_by(&machine.bootstrap_kubeconfig(), &self.rightful(machine))
     }
 
-    /// Like [`join`](Self::join), with this kubeconfig, for any request.
+    /// Like [`join`](Self::join), but with this kubeconfig and this request.
     #[track_caller]
     pub fn join_by(&self, kubeconfig: &Path, application: &Application) -> PathBuf {
         let name = self.file(kubeconfig, application);

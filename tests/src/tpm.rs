@@ -47,7 +47,8 @@ pub struct Challenger {
 }
 
 impl Challenger {
-    /// Creates the files with one key, for the settings in the `spec.tpm` of a `KubeletAuthentication`.
+    /// Creates a directory with one challenge key, for a manager with these settings, which are the value of
+    /// `spec.tpm` in a `KubeletAuthentication`.
     pub fn new(settings: &TpmSettings) -> Self {
         let challenger = Self {
             scratch: Scratch::new("challenger"),

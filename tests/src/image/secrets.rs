@@ -18,9 +18,9 @@ const FEATURES: (&str, &str) = (
     "ERROR_ON_USER_DATA_FAILURE = False\n",
 );
 
-/// The two commands of the AWS CLI in the boothook, with this endpoint, and with the access key of the instance's
-/// account instead of the instance profile. Like the CLI, it prints the binary value in base64, and exits with 255 after
-/// an error of the service.
+/// A program that implements the two AWS CLI commands in the boothook, with this endpoint, and with the access key of
+/// the instance's account instead of the instance profile. Like the CLI, the program prints the binary value in base64,
+/// and exits with 255 after an error of the service.
 const CLI: &str = r#"#!/usr/bin/python3
 import argparse, json, sys, urllib.error, urllib.request
 operations = {"get-secret-value": "GetSecretValue", "delete-secret": "DeleteSecret"}

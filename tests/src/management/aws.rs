@@ -112,7 +112,7 @@ pub(super) fn machine_template(network: &Network) -> Value {
         "ami": { "id": "ami-12345678" },
         "subnet": { "id": network.subnet },
         "sshKeyName": "",
-        // As with most providers, the user data are stored only in the instance.
+        // As with most providers, only the instance contains the user data.
         "cloudInit": { "insecureSkipSecretsManager": true },
     } } })
 }

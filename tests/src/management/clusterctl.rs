@@ -149,8 +149,8 @@ pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
 }
 
 impl WorkloadCluster {
-    /// Moves all objects in its namespace with `clusterctl move`, and writes the statuses that no manager writes,
-    /// because clusterctl does not move statuses.
+    /// Moves all objects in the Cluster's namespace with `clusterctl move`, and writes the statuses that no manager
+    /// writes, because clusterctl does not move statuses.
     #[track_caller]
     pub fn clusterctl_move(self, target: &Management) -> Self {
         let kubeconfigs = [

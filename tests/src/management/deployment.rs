@@ -61,12 +61,12 @@ impl WorkloadCluster {
         self.machine_deployment_from(name, replicas, config, template)
     }
 
-    /// Creates the same MachineDeployment on AWS. By default, the AWS provider stores the bootstrap data in Secrets
-    /// Manager.
+    /// Like [`machine_deployment_of`](Self::machine_deployment_of), for a Cluster on AWS, with the bootstrap data
+    /// in Secrets Manager, which is the default of the AWS provider.
     ///
     /// # Panics
     ///
-    /// If the Cluster is not on AWS.
+    /// Panics if the Cluster is not on AWS.
     #[track_caller]
     pub fn machine_deployment_with_secrets_of(
         &self,
@@ -133,7 +133,8 @@ impl WorkloadCluster {
         self.pool_of(name, replicas, config, json!({}))
     }
 
-    /// Creates the same pool with Machines, which Cluster API creates for the pool's InfraMachines.
+    /// Like [`machine_pool_of`](Self::machine_pool_of), but with Machines, which Cluster API creates for the pool's
+    /// InfraMachines.
     #[track_caller]
     pub fn machine_pool_with_machines_of(
         &self,
@@ -218,7 +219,7 @@ impl MachineDeployment {
             .patch(self.kind, &self.name, &json!({ "spec": spec }));
     }
 
-    /// Uses another MachineDeployment's bootstrap configuration for its Machines from now on.
+    /// From now on, uses another MachineDeployment's bootstrap configuration for new Machines.
     #[track_caller]
     pub fn bootstrap_as(&self, other: &Self) {
         let config = json!({ "configRef": { "name": other.name } });

@@ -182,7 +182,7 @@ impl State {
             }
         };
         let instance = self.cloud.boot(ec2.instance(id));
-        // The user data of the provider can be in Secrets Manager.
+        // User data from the provider's manager does not contain the token if the bootstrap data is in Secrets Manager.
         let token = match self.maker {
             Maker::Capa => String::new(),
             Maker::Test => token_of(&data),
@@ -248,7 +248,8 @@ impl State {
         self.set_finalizers(name_of(object), &[]);
     }
 
-    /// After the bootstrap data is created, the name of the Secret that contains it, and the Machine.
+    /// The name of the Secret that contains the bootstrap data, and the Machine. `None` until the bootstrap data
+    /// exists.
     fn data_secret_of(&self, object: &Value) -> Option<(String, Value)> {
         let mut owners = object["metadata"]["ownerReferences"].as_array()?.iter();
         let owner = owners.find(|owner| owner["kind"] == MACHINE.kind)?;

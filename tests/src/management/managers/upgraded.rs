@@ -137,7 +137,7 @@ fn older_version() -> String {
     versions.next().expect("it is required").to_owned()
 }
 
-/// Installs a provider like `clusterctl init`, without a Deployment.
+/// Installs a provider as `clusterctl init` does, but without a Deployment.
 #[track_caller]
 fn install(kubectl: &Kubectl, home: &Scratch, release: &Release, number: usize, account: &Value) {
     let provider = &PROVIDERS[number];
