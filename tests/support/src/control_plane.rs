@@ -181,7 +181,8 @@ impl ControlPlane {
         )
     }
 
-    /// Waits for a certificate signing request that satisfies `condition`. `what` describes it.
+    /// Waits for a certificate signing request that satisfies `condition`. `what` describes the request in the failure
+    /// message.
     #[track_caller]
     pub fn wait_for_csr(&self, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
         self.admin

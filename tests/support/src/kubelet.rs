@@ -76,13 +76,13 @@ impl Kubelet {
         &self.kubeconfig
     }
 
-    /// The directory that the kubelet sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if the plugin creates
-    /// it.
+    /// The directory that the kubelet sees as `/var/lib`. It contains `kubelet`, and `kubelet-authenticator` if the
+    /// plugin creates that directory.
     pub fn var_lib(&self) -> PathBuf {
         namespace::var_lib(&self.scratch)
     }
 
-    /// Terminates the kubelet like an init system, and starts it again in the same place.
+    /// Terminates the kubelet as an init system does, and starts it again with the same files.
     #[track_caller]
     pub fn restart(&mut self) {
         self.process.terminate(TERMINATION);

@@ -228,7 +228,7 @@ impl Machine {
         String::from_utf8_lossy(&text.concat()).into_owned()
     }
 
-    /// Stops the machine, like a power failure.
+    /// Stops the machine as a power failure does.
     pub fn power_off(&mut self) {
         if !self.process.is_running() {
             return;

@@ -1,6 +1,6 @@
 //! A strict security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`.
 //!
-//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It knows the
+//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It stores the
 //! owner of each access key. Its responses have the same text as the responses from AWS, in JSON or XML, depending on
 //! the header `accept`. One address serves all regions: a test sets that address as the endpoint, and `host` is signed
 //! as received.
@@ -203,8 +203,8 @@ impl Sts {
         self.state().roles.0.insert(arn.to_owned(), trust);
     }
 
-    /// Adds transitive tags to the sessions of this caller, like EKS Pod Identity. A role that the caller assumes must
-    /// also allow `sts:TagSession`, and its sessions have the same tags.
+    /// Adds transitive tags to the sessions of this caller, as EKS Pod Identity does. A role that the caller assumes
+    /// must also allow `sts:TagSession`, and its sessions have the same tags.
     pub fn tag_sessions_of(&self, arn: &str) {
         self.state().tagged.insert(arn.to_owned());
     }

@@ -242,7 +242,7 @@ impl Swtpm {
         }
     }
 
-    /// Measures like the firmware of a machine: extends at least a separator into each of its PCRs.
+    /// Extends PCRs as the firmware of a machine does: at least a separator into each PCR of the firmware.
     #[track_caller]
     fn boot(&self, sequence: &Sequence<'_>) {
         if self.firmware == Firmware::MeasuresNothing {
@@ -270,7 +270,7 @@ impl Swtpm {
         Self::run(scratch, state.to_owned(), MAKER.clone(), firmware).clear();
     }
 
-    /// Extends a PCR in the SHA-256 bank, like a changed boot chain.
+    /// Extends a PCR in the SHA-256 bank, as a changed boot chain does.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
         let extension = format!("{pcr}:sha256={}", hex(digest));

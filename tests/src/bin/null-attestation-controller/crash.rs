@@ -21,8 +21,7 @@ pub(crate) enum CrashPoint {
     Claim,
     /// The request's subresource `/approval` has been written: the request is approved or denied.
     Approve,
-    /// The request's subresource `/status` has been written: the certificate is issued, or the
-    /// request has failed.
+    /// The request's subresource `/status` has been written: the certificate is issued, or the request has failed.
     Publish,
 }
 

@@ -157,7 +157,7 @@ impl Part {
     }
 }
 
-/// Prepares `new`, an update of `old`, for the checks, like the server.
+/// Prepares `new`, an update of `old`, for the checks, as kube-apiserver does.
 pub(super) fn prepare_update(part: Part, old: &Value, new: &mut Value) {
     new["spec"] = old["spec"].clone();
     match part {

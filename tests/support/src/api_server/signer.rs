@@ -77,7 +77,7 @@ impl Signer {
         }
     }
 
-    /// Fails requests with this reason and message.
+    /// Marks requests as failed with this reason and message.
     pub fn fail(reason: &str, message: &str) -> Self {
         Self::Fail {
             reason: reason.into(),

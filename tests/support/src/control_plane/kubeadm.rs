@@ -92,7 +92,7 @@ impl ControlPlane {
     }
 
     /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, and restores removed or changed
-    /// bindings, like `kubeadm upgrade apply`.
+    /// bindings, as `kubeadm upgrade apply` does.
     ///
     /// # Panics
     ///

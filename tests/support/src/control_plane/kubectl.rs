@@ -113,8 +113,8 @@ impl Kubectl {
         }
     }
 
-    /// Creates the object like `kubectl apply`. Returns whether the object is new. If it is not, kubectl reports the
-    /// reason.
+    /// Creates the object as `kubectl apply` does. Returns whether the object was created. Otherwise, the caller runs
+    /// kubectl, which updates an existing object or reports the error.
     fn applied_first(&self, object: &Value) -> bool {
         let Some((client, place)) = self.placed(object) else {
             return false;

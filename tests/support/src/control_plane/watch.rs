@@ -67,7 +67,7 @@ fn summary(object: &Value) -> String {
             continue;
         };
         for (name, value) in fields {
-            // Omits requests, certificates and a node's inventory, because they would hide the other fields.
+            // Omit requests, certificates and a node's inventory, because they would hide the other fields.
             if ![
                 "request",
                 "certificate",

@@ -100,7 +100,7 @@ impl KubeletBuilder {
             .map_or(Ipv4Addr::LOCALHOST, HeldAddress::ip)
     }
 
-    /// Adds a flag after the fixture's own flags, which it overrides.
+    /// Adds a flag for the kubelet. The flag overrides the fixture's own flag with the same name.
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self

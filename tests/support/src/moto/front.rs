@@ -22,7 +22,8 @@ use crate::serving::{Cut, Serving};
 /// The header that contains the account of a call to moto.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
 
-/// The header with the operation of a JSON call, such as `secretsmanager.GetSecretValue`. EC2's calls are forms.
+/// The header with the operation of a JSON call, such as `secretsmanager.GetSecretValue`. EC2 calls are forms, and do
+/// not have this header.
 const TARGET_HEADER: &str = "x-amz-target";
 
 /// The type of a JSON call, and of its response.

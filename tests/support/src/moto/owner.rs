@@ -116,7 +116,8 @@ impl Ec2 {
         }
         let started = self.call("RunInstances", &parameters);
         let started = xml::instances(&started);
-        // When EC2 describes the instances, they are running.
+        // The response to `RunInstances` contains pending instances. When EC2 describes the instances, they are
+        // running.
         let ids: Vec<_> = started
             .iter()
             .map(|item| field(item, "", "instanceId"))

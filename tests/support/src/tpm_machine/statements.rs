@@ -41,7 +41,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// Panics if the key is restricted.
+    /// Returns the error message of the tool if the key is restricted.
     #[track_caller]
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
@@ -56,7 +56,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// Panics if the bytes begin like a TPM statement and the key is restricted.
+    /// Returns the error message of the tool if the key is restricted and the bytes begin like a TPM statement.
     #[track_caller]
     pub fn sign_with_ticket(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
