@@ -233,7 +233,8 @@ fn cluster_api_upgrades_a_cluster_with_tpms_under_enforcement() {
     scene.renews(&node(&upgraded[1]));
     scene.renews(&node(&upgraded_workers[0]));
 
-    // The kubelet of a member stops, and KubeadmControlPlane deletes its Machine before it creates the next one.
+    // The kubelet of one control-plane node stops. KubeadmControlPlane deletes the Machine of this node before it
+    // creates the next Machine.
     check_health(&scene.management, &scene.cluster);
     let broken = &upgraded[..1];
     scene.provider.on(&node(&broken[0]), |machine| {

@@ -1,4 +1,4 @@
-//! Tests of a MachinePool that grows to fifty nodes, and of MachinePools that keep their first bootstrap token.
+//! Tests of a MachinePool that grows to 50 nodes, and of MachinePools that keep their first bootstrap token.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

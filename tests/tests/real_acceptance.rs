@@ -147,7 +147,8 @@ fn a_machine_condition_shows_whether_its_node_is_attested() {
     let message = told["message"].as_str().unwrap();
     assert!(message.contains(DENIED), "{told:#}");
 
-    // Requests that use the certificate of a different node, and a token that is no longer needed.
+    // The first request uses the certificate of a different node, and the second request uses a token that is no longer
+    // needed.
     let credential = scene.join(&other);
     let claim = scene.file(&credential, &scene.stamped("other", joined.provider_id()));
     let again = scene.file(

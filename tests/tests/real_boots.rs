@@ -87,7 +87,7 @@ fn other_arguments_behind_grub_are_denied_for_registers_8_and_9() {
     assert!(changed.arguments().contains("init=/bin/sh"));
     host.is_denied_for(&changed, &[8, 9]);
     is_explained_by_its_log(&changed);
-    // A policy on the firmware's registers alone would have admitted the boot.
+    // A policy for only the firmware's registers would have admitted the boot.
     let (was, is) = (joined.registers(), changed.registers());
     for register in 0..=7 {
         assert_eq!(was[&register], is[&register], "register {register}");

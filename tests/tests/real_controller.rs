@@ -74,7 +74,8 @@ fn a_machine_joins_with_the_documented_inventory_and_command() {
     let (inventory, _) = inventory.split_once("```").unwrap();
     files.write("machines.yaml", inventory);
     let heading = "## Start the controller";
-    // The machine does not have a TPM, and this test does not check kubeadm's bindings.
+    // The commands are changed, because the machine does not have a TPM. `cluster check` is omitted, because this test
+    // does not check kubeadm's bindings.
     let commands = steps("standalone.md", heading)
         .into_iter()
         .map(|(_, command)| {

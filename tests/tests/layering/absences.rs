@@ -78,7 +78,7 @@ fn each_assertion_of_absence_without_a_sentinel_is_detected() {
     }
 }
 
-/// This is the only test that sleeps: it polls in a runtime whose time it pauses afterwards.
+/// The file of the only test that sleeps: the test polls in a runtime, and pauses the time of this runtime afterwards.
 const SLEEPS: &str = "tests/tests/controller_connections.rs";
 
 /// Elapsed time does not prove an absence, regardless of the assertion that follows.

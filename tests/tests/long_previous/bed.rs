@@ -258,7 +258,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Asserts that a machine is denied if it has another TPM, but is otherwise equal to this node.
+    /// Asserts that a machine is denied if it has a different TPM, and otherwise the same data as this node.
     #[track_caller]
     pub fn refuses_another_tpm(&self) {
         let tpm = Swtpm::start();
@@ -286,8 +286,8 @@ impl Node {
         kubectl.run(["label", "node", &self.name, "--overwrite", &label])
     }
 
-    /// Asserts that the node still works: its record has not changed since then, it renews with evidence, and its
-    /// kubelet is able to write.
+    /// Asserts that the node still works: its record is still equal to `record`, the node renews with evidence, and its
+    /// kubelet can write.
     #[track_caller]
     pub fn holds(&self, bed: &Bed, record: &Value) {
         assert_eq!(bed.record(self), *record, "{}", self.name);

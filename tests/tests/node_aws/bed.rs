@@ -106,13 +106,13 @@ impl Bed {
         }));
     }
 
-    /// Runs the plugin like client-go, with the most verbose output.
+    /// Runs the plugin as client-go does, with the most verbose output.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.finish(self.start())
     }
 
-    /// Starts the plugin like client-go.
+    /// Starts the plugin as client-go does.
     pub fn start(&self) -> Started {
         self.node.start(&["credential", "--verbose"])
     }

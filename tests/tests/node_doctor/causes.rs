@@ -318,7 +318,7 @@ fn doctor_reports_a_revoked_certificate() {
     );
     assert_eq!(examined.state("certificate"), "pass");
 
-    // The API server refuses this run for the second time.
+    // `renew` gets the second of the two injected refusals.
     let renewed = bed.node.command(&["renew"]).succeeded();
     assert!(renewed.stdout.contains("a new credential"), "{renewed:#?}");
     bed.is_well();

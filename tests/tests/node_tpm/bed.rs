@@ -81,7 +81,7 @@ impl Bed {
         }
     }
 
-    /// Runs the plugin like client-go, while the controller decides on its requests.
+    /// Runs the plugin as client-go does, while the controller decides on the plugin's requests.
     #[track_caller]
     pub fn run(&self) -> Run {
         let run = self.controlled(|plugin| plugin.finish());

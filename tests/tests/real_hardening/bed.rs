@@ -128,7 +128,7 @@ impl Bed {
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// Creates a ClusterRoleBinding like an administrator.
+    /// Creates a ClusterRoleBinding as an administrator.
     pub fn bind(&self, name: &str, role: &str, kind: &str, subject: &str) {
         let rbac = "rbac.authorization.k8s.io";
         self.cluster.kubectl().apply_object(&json!({

@@ -18,8 +18,8 @@ mod stored;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The rows for which there is no case with both sides. For each case, the tests call the originals once, for an
-/// Instance in a namespace. They ignore objects that the originals write.
+/// The rows for which there is no case with both sides. For each case, the tests call the originals only once, for an
+/// Instance in a namespace, and ignore the objects that the originals write.
 const READ_ALONE: [&str; 6] = [
     "session for a role with a source role",
     "Secret rotation",

@@ -227,7 +227,7 @@ fn nodes_recover_records_that_are_older_than_a_join_or_a_new_key() {
     let now = records(&management);
     for (member, before) in members.iter().zip(before) {
         assert_eq!(now[member.name()], member.uid);
-        // The record for a node that did not change after the backup is present, so the node renews.
+        // The backup contains the current record of the node `kept`, so this node renews in the same generation.
         let is_kept = member.name() == "kept";
         assert_eq!(member.generation() == before, is_kept, "{}", member.uid);
     }

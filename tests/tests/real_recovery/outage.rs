@@ -1,7 +1,6 @@
-//! Tests of a controller outage with two hundred nodes. The outage lasts from the renewal of the certificates to
-//! shortly before their expiry. A lifetime of four minutes represents seven days, and the other times are scaled in the
-//! same way. The tests cannot shift the clock instead, because API server responses show the plugin that its clock is
-//! ahead.
+//! Tests of a controller outage with 200 nodes. The outage lasts from the renewal of the certificates to shortly before
+//! their expiry. A lifetime of four minutes represents seven days, and the other times are scaled in the same way. The
+//! tests cannot shift the clock instead, because API server responses show the plugin that its clock is ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

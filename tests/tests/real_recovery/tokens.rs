@@ -158,7 +158,7 @@ impl Town {
         record(self.management.kubectl(), "default", "prod-1", node)
     }
 
-    /// Makes the bootstrap token of each Machine expire, like Kubernetes.
+    /// Deletes the bootstrap token of each Machine, as Kubernetes does when a token expires.
     fn end_tokens(&self) {
         for (machine, _) in &self.nodes {
             let secret = format!("bootstrap-token-{}", machine.token().id());

@@ -196,8 +196,8 @@ fn kubectl_explain_describes_each_enum_value() {
     assert!(text.contains(words), "{text}");
 }
 
-/// This is from the clusterctl provider contract, section "Move", and from the API version labels in the provider
-/// contract.
+/// The labels are from the clusterctl provider contract, section "Move", and from the API version labels in the
+/// provider contract.
 #[test]
 fn clusterctl_moves_user_objects_and_records() {
     let definitions = |label: &str| kubectl().ok(["get", "crd", "-oname", "-l", label]);

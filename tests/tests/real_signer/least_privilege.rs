@@ -70,7 +70,7 @@ fn key_of(cluster: &WorkloadCluster) -> String {
     format!("{}/{}", cluster.namespace(), cluster.name())
 }
 
-/// Gives the controller its own access to the Cluster, like an operator, with a token that was issued this long ago.
+/// Gives the controller its own access to the Cluster, as an operator does, with a token that was issued this long ago.
 #[track_caller]
 fn give_access(management: &Management, cluster: &WorkloadCluster, age: Duration) {
     let plane = cluster.control_plane();

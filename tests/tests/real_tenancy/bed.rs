@@ -200,8 +200,8 @@ impl Tenant {
         })
     }
 
-    /// Returns the KubeletAuthentication after a check. An annotation triggers the check, which the controller
-    /// otherwise makes every minute.
+    /// Adds an annotation to the KubeletAuthentication, which triggers the check that the controller otherwise makes
+    /// every minute. Returns the KubeletAuthentication as it was before the annotation.
     pub fn looked_at(&self) -> Value {
         let Authentication { namespace, name } = &self.authentication;
         let kubectl = SITE.management.kubectl();

@@ -220,7 +220,7 @@ impl Difference<'_> {
         self.case.data(map, key)
     }
 
-    /// The original runtime refuses the value.
+    /// Whether the original runtime rejects the value because it cannot parse the ARN.
     fn is_unparsed(&self) -> bool {
         let is_parsed = |text: &String| text.starts_with("parsing role ARN ");
         self.is_looked_up() && self.theirs.as_ref().is_err_and(is_parsed)

@@ -63,7 +63,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
     ))
 }
 
-/// The role in the valid ones of these selectors.
+/// The role of the valid selector among these selectors. An error if several selectors are valid.
 pub fn of_selectors(selectors: &[&Value]) -> Answer {
     let valid: Vec<_> = selectors
         .iter()

@@ -206,7 +206,7 @@ impl Bed {
         }
     }
 
-    /// Calls the judge with only this case, which is expected to crash it.
+    /// Calls the judge with only this case, which is expected to crash the judge. Returns the judge's messages.
     pub fn kill(mut self, case: &Case) -> String {
         let asked = json!({"awsCluster": case.cluster, "objects": case.objects});
         assert_eq!(self.judge.ask(&asked), None);
