@@ -1,8 +1,8 @@
 //! Kubeconfigs: an API server with its CA certificates, and a login.
 //!
-//! The format of kubeconfigs belongs to client-go (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser
-//! ignores unknown keys. It rejects a field that would change the connection or the login, and reports the reason.
-//! The author of the kubeconfig determines whether the parser rejects more: see [`Policy`].
+//! client-go defines the format of kubeconfigs (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser ignores
+//! unknown keys. It rejects a field that would change the connection or the login, and reports the reason. The author
+//! of the kubeconfig determines whether the parser rejects more: see [`Policy`].
 //!
 //! The parser reads only the text. The caller reads the files to which the text refers.
 

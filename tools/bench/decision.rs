@@ -62,7 +62,7 @@ impl RequestStore for Echo {
     }
 }
 
-/// Does the work for this many requests.
+/// Does the work for this number of requests.
 pub fn work(work: Work, count: u32) {
     let (context, request) = (cluster(), valid());
     block_on(async {

@@ -55,7 +55,8 @@ const SHAPES: [(Shape, &str); 4] = [
     (Shape::Long, "long"),
 ];
 
-/// Creates the objects of this tenant, and then updates them until it is stopped. Returns the number of writes.
+/// Creates the objects of this tenant, and then updates them until the returned thread is stopped. Its result is the
+/// number of writes.
 pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     let kinds = WATCHED.into_iter().chain(OTHERS);
     let all = kinds.flat_map(|kind| SHAPES.map(|(shape, name)| (kind, shape, name)));
@@ -77,8 +78,8 @@ pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     })
 }
 
-/// The watched kinds with an object in this namespace that the controller reported as unreadable. The report shows
-/// that it received the object.
+/// The watched kinds with an object in this namespace that the controller reported as unreadable. The report shows that
+/// the controller received the object.
 pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(log).expect("the controller's log");
     let lines = text

@@ -1,6 +1,6 @@
 //! The clusters of one controller. A quarter of the API servers become hostile, and the benchmark measures the effect
-//! on the other clusters. Three more tenants have many Machines, objects that are expensive to read, and many Clusters
-//! in the management cluster. Everything except the controller runs in this process.
+//! on the other clusters. Of three more tenants, one has many Machines, one has objects that are expensive to read, and
+//! one has many Clusters in the management cluster. Everything except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -324,14 +324,14 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
     let calls = |route, fault| server.inject(route, Times::always(), fault);
     let variant = number / 5;
     match number % 5 {
-        // Black holes.
+        // Black holes: the client does not get any response.
         0 if variant.is_multiple_of(2) => connections(ConnectionFault::SilentAtTcp),
         0 => {
             let there = format!("https://{hole}");
             simulation.put_kubeconfig(name, &tenant.kubeconfig().server(&there));
         }
         1 => connections(ConnectionFault::Slow),
-        // Floods.
+        // Floods: the client gets more data than it can use.
         2 if variant.is_multiple_of(2) => calls(Route::watch(), Fault::WatchFlood),
         2 => {
             let (verb, body) = much_of_little(variant / 2);
@@ -342,14 +342,14 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
             };
             calls(Route::verb(verb), fault);
         }
-        // Garbage.
+        // Garbage: the client gets data that is not TLS, HTTP or JSON.
         3 => match variant % 3 {
             0 => connections(ConnectionFault::NotTls),
             1 => connections(ConnectionFault::NotHttp),
             _ => calls(Route::any(), Fault::not_json()),
         },
-        // Sends requests that the controller lists, watches and stores. The API server never reads the controller's
-        // answers to them.
+        // The API server sends requests that the controller watches and stores, and never responds to the controller's
+        // answers.
         4 if variant < KEEPING => {
             let fault = Fault::Answer {
                 code: 200,

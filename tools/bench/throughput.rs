@@ -251,7 +251,7 @@ impl World {
         )
     }
 
-    /// Measures the controller's writes, made by a client that makes no decisions.
+    /// Measures a client that makes the controller's writes without making decisions.
     fn ideal(&self, calls: &[(String, f64)]) -> Row {
         let kubectl = self.management.kubectl();
         let is_ours = |event: &&Value| event["reportingController"] == USER;
@@ -407,7 +407,7 @@ fn measure(
     }
 }
 
-/// The additional calls.
+/// For each kind of call, the increase of its number from `before` to `after`.
 fn difference(after: &[(String, f64)], before: &[(String, f64)]) -> Vec<(String, f64)> {
     let grown = after.iter().map(|(what, count)| {
         let former = before.iter().find(|(other, _)| other == what);

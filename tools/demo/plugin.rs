@@ -1,4 +1,4 @@
-//! Runs the real plugin like client-go.
+//! Runs the real plugin as client-go does.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

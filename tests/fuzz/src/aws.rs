@@ -1,4 +1,5 @@
-//! Targets in `node-attestation-aws`: signed instance identity documents, and responses from STS and EC2.
+//! Targets for the parsers in `node-attestation-aws`: signed instance identity documents, and responses from STS and
+//! EC2.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;

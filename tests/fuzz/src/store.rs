@@ -1,4 +1,4 @@
-//! Targets in the node library's store: the files in the state directory, and their contents.
+//! Targets for the parsers in the node library's store: the files in the state directory, and their contents.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! Targets in `node-attestation-tpm`: TPM structures and endorsement key certificates.
+//! Targets for the parsers in `node-attestation-tpm`: TPM structures and endorsement key certificates.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

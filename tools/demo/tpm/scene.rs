@@ -1,4 +1,4 @@
-//! The methods of an attacker on machines with TPMs: running the plugin, and creating evidence without the plugin.
+//! The methods of an attacker against machines with TPMs: running the plugin, and creating evidence without the plugin.
 
 use std::cell::Cell;
 

@@ -19,7 +19,7 @@ const EXPLICIT: Tag = Tag::ContextSpecific {
 ///
 /// # Errors
 ///
-/// Returns the reason if the text is not a CMS message that contains its content.
+/// Returns the reason as an error if the text is not a CMS message that contains its content.
 pub fn content(text: &str) -> Result<Vec<u8>, &'static str> {
     let der = ber::decode(text).map_err(|InvalidBer(detail)| detail)?;
     signed_content(&der).map_err(|_| "an element is missing or has an unexpected type")
