@@ -133,7 +133,7 @@ pub struct Host<'a> {
     scene: &'a Scene,
     /// The Machine.
     pub machine: Machine,
-    /// Its hardware.
+    /// The machine's hardware.
     pub hardware: VirtualMachine,
 }
 

@@ -97,7 +97,7 @@ pub fn start(
     start_version(&Version::CURRENT, management, namespace, files, name)
 }
 
-/// Starts this version of the controller, like [`start`].
+/// Like [`start`], but for this version of the controller.
 #[track_caller]
 pub fn start_version(
     version: &Version,
@@ -126,7 +126,7 @@ pub fn start_version(
     (process, diagnostics)
 }
 
-/// Starts a controller like [`start`], and waits until it holds the Lease in the namespace.
+/// Like [`start`], but also waits until the controller holds the Lease in the namespace.
 #[track_caller]
 pub fn lead(management: &Management, namespace: &str, files: &Scratch) -> Process {
     let (process, diagnostics) = start(management, namespace, files, "manager");

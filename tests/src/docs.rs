@@ -23,7 +23,7 @@ pub struct Source {
     pub package: PathBuf,
     /// The path, relative to the repository.
     pub path: PathBuf,
-    /// Its text.
+    /// The text of the file.
     pub text: String,
 }
 

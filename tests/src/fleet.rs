@@ -109,7 +109,7 @@ impl Manager {
         Self::aws_of(program, management, cloud, arguments)
     }
 
-    /// Like [`aws`](Self::aws), with this program, which can belong to another version.
+    /// Like [`aws`](Self::aws), but with this program, which can belong to another version of the project.
     pub fn aws_of(
         program: PathBuf,
         management: &Management,
@@ -234,7 +234,7 @@ pub fn authorize_with_defaults(
 /// The KubeletAuthentication of a cluster.
 #[derive(Debug, Clone)]
 pub struct Authentication {
-    /// Its namespace.
+    /// The namespace of the object and of its Cluster.
     pub namespace: String,
     /// The name of the object and of its Cluster.
     pub name: String,

@@ -107,7 +107,7 @@ pub fn instance(
     instance_of(cluster, attestor, cloud, None)
 }
 
-/// Like [`instance`], with an image of these layers that was created outside the tests.
+/// Like [`instance`], but with an image that consists of these layers, and that was created outside the tests.
 pub fn instance_of(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -121,8 +121,8 @@ pub fn instance_of(
     })
 }
 
-/// Like [`instance`], for an image that also has the programs with which Cluster API Provider AWS reads the bootstrap
-/// data from Secrets Manager.
+/// Like [`instance`], but for an image that also contains the programs with which Cluster API Provider AWS reads the
+/// bootstrap data from Secrets Manager.
 pub fn instance_with_secrets(
     cluster: &WorkloadCluster,
     attestor: Attestor,

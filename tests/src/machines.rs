@@ -150,7 +150,7 @@ fn listed(
 pub struct Scene {
     /// The Cluster.
     pub cluster: WorkloadCluster,
-    /// Its KubeletAuthentication.
+    /// The KubeletAuthentication of the Cluster.
     pub authentication: Authentication,
     /// The provider of the Cluster's machines.
     pub infrastructure: Infrastructure,
@@ -265,7 +265,7 @@ impl Scene {
         self.attend_by(spec, authorize);
     }
 
-    /// Like [`attend`](Self::attend), with only the settings that the Cluster's machines need.
+    /// Like [`attend`](Self::attend), but with only the settings that the Cluster's machines need.
     pub fn attend_with_defaults(&self) {
         self.attend_by(&json!({}), authorize_with_defaults);
     }

@@ -100,7 +100,8 @@ impl MetricsServer {
         }
     }
 
-    /// The output of `kubectl top` without its header, as soon as it reports the usage of `count` objects.
+    /// Waits until `kubectl top` reports the usage of `count` objects. Returns the lines of the output, without the
+    /// header.
     #[track_caller]
     pub fn top(&self, kubectl: &Kubectl, resource: &str, count: usize) -> Vec<String> {
         let mut said = String::new();

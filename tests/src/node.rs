@@ -304,7 +304,7 @@ impl Started {
         self.child.as_mut().unwrap().kill().unwrap();
     }
 
-    /// Sends SIGABRT to the plugin, which ends like a process with an internal error.
+    /// Sends SIGABRT to the plugin, which then ends as after an internal error.
     #[track_caller]
     pub fn abort(&mut self) {
         let child = self.child.as_ref().unwrap();

@@ -35,7 +35,7 @@ pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
     kubectl.wait_for(&["pods"], "that runs", PATIENCE, runs);
 }
 
-/// The output of `kubectl logs`, as soon as the kubelet responds.
+/// Waits until the kubelet responds. Returns the output of `kubectl logs`.
 #[track_caller]
 pub fn logs(kubectl: &Kubectl, name: &str) -> String {
     let logs = poll(PATIENCE, || {

@@ -192,7 +192,7 @@ impl Tenant {
 
 /// A Machine that has a Node.
 struct Joined {
-    /// Its bootstrap token.
+    /// The bootstrap token of the Machine.
     token: String,
     /// The instance that was created for the Machine.
     instance: Instance,

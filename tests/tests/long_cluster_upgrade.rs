@@ -140,7 +140,7 @@ fn node(machine: &Value) -> String {
     name.unwrap_or_else(|| panic!("{machine:#}")).to_owned()
 }
 
-/// Boots machines with the Kubernetes version of their Machines, like an infrastructure that has an image for each
+/// Boots machines with the Kubernetes version of their Machines, as an infrastructure does that has an image for each
 /// version.
 fn infrastructure(hosts: Hosts, endpoint: Endpoint) -> impl Fn(&Boot) -> Machine + Send + 'static {
     let older = older_kubernetes(OLDER);

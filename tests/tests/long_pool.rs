@@ -40,7 +40,7 @@ fn an_empty_pool_grows_to_50_nodes_after_three_token_rotations() {
 
 const ENFORCED: &str = "Remove";
 
-/// The pool's token, as soon as it differs from these tokens.
+/// Waits until the pool has a token that differs from these tokens. Returns the ID of this token.
 #[track_caller]
 fn token_after(pool: &MachinePool, former: &[String]) -> String {
     let found = poll(PATIENCE, || {

@@ -126,7 +126,7 @@ fn node_user() -> String {
 
 #[test]
 fn a_revoked_node_requests_with_its_bootstrap_credential() {
-    // A certificate that the API server no longer authenticates is treated like a revoked certificate.
+    // The plugin treats a certificate that the API server no longer authenticates as a revoked certificate.
     for code in [403, 401] {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), Fault::status(code));

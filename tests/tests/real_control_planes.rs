@@ -192,7 +192,8 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
         pod["metadata"]["name"] == *etcd
     });
 
-    // The certificate that kubeadm created for the first node is renewed like the certificate of a stock kubelet.
+    // The certificate that kubeadm created for the first node is renewed in the same way as the certificate of a stock
+    // kubelet.
     first.ok(&["systemctl", "stop", "kubelet"]);
     first.remove(KUBELET_CONF);
     first.ok(&["sh", "-c", "rm /var/lib/kubelet/pki/kubelet-client-*"]);

@@ -134,7 +134,7 @@ impl RealBed {
         self.insecure_as(CONTROLLER, machines)
     }
 
-    /// Like [`insecure`](Self::insecure), with a different user.
+    /// Like [`insecure`](Self::insecure), but with a different user.
     pub fn insecure_as(&self, user: &str, machines: &[Machine]) -> Setup {
         let program = program("node-attestation-controller");
         self.setup(user, &program, machines).allowing_insecure()

@@ -1,5 +1,5 @@
-//! The objects of Cluster API Provider AWS. Its definitions follow Cluster API's contract v1beta1, although their
-//! version is named v1beta2.
+//! The objects of Cluster API Provider AWS. The definitions of these objects follow Cluster API's contract v1beta1,
+//! although their version is named v1beta2.
 
 mod instances;
 

@@ -196,7 +196,7 @@ impl WorkloadCluster {
         launch.spawn(&files.join("clusterctl.log"))
     }
 
-    /// Like [`Self::clusterctl_move`], with these kubeconfigs instead of the default ones.
+    /// Like [`Self::clusterctl_move`], but with these kubeconfigs instead of the administrators' kubeconfigs.
     #[track_caller]
     pub fn clusterctl_move_with(mut self, target: &Management, kubeconfigs: &[PathBuf; 2]) -> Self {
         let files = Scratch::new("clusterctl");

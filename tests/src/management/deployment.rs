@@ -49,7 +49,8 @@ pub struct MachinePool {
 }
 
 impl WorkloadCluster {
-    /// Creates a MachineDeployment and its templates. Its machines have this KubeadmConfigSpec.
+    /// Creates a MachineDeployment and its templates. The machines of the MachineDeployment have this
+    /// KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_deployment_of(
         &self,
@@ -127,7 +128,8 @@ impl WorkloadCluster {
         }
     }
 
-    /// Creates a MachinePool without Machines, and its templates. Its instances have this KubeadmConfigSpec.
+    /// Creates a MachinePool without Machines, and its templates. The instances of the MachinePool have this
+    /// KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_pool_of(&self, name: &str, replicas: u32, config: Value) -> MachinePool {
         self.pool_of(name, replicas, config, json!({}))
@@ -264,7 +266,7 @@ impl MachineDeployment {
         token.unwrap_or_else(|| panic!("{machine} has no bootstrap data"))
     }
 
-    /// Its current Machines.
+    /// The current Machines of the object.
     #[track_caller]
     pub fn machines(&self) -> Vec<Value> {
         let label = if self.kind == MACHINE_DEPLOYMENT {

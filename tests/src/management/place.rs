@@ -147,7 +147,7 @@ impl Place {
     }
 }
 
-/// A reference to an object, as in its dependents.
+/// The owner reference to this object, for the objects that it owns.
 pub(super) fn owner_reference(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"], "kind": owner["kind"],

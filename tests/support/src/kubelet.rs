@@ -1,7 +1,7 @@
 //! A real kubelet, with a container runtime that does not run containers.
 //!
-//! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials like
-//! every kubelet: from the exec plugin in the kubeconfig, or with TLS bootstrapping.
+//! The kubelet registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials
+//! as every kubelet does: from the exec plugin in the kubeconfig, or with TLS bootstrapping.
 //!
 //! # Guarantees
 //!

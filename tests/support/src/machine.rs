@@ -165,8 +165,8 @@ impl Machine {
 
     /// The contents of a file in the machine.
     ///
-    /// Reads the file inside the machine, because links like `kubelet-client-current.pem` have different targets on the
-    /// host.
+    /// Reads the file inside the machine, because links such as `kubelet-client-current.pem` have different targets on
+    /// the host.
     #[track_caller]
     pub fn read(&self, path: &str) -> Option<Vec<u8>> {
         let output = self.run(&["cat", "--", path]);

@@ -220,7 +220,7 @@ impl CertificateAuthority {
         Self::with_key(common_name, KeyPair::generate().unwrap())
     }
 
-    /// Like [`CertificateAuthority::new`], with a key that the caller chooses.
+    /// Like [`CertificateAuthority::new`], but with this key.
     pub fn with_key(common_name: &str, key: KeyPair) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = Subject::user(common_name).to_name();

@@ -1,12 +1,12 @@
 //! A strict security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`.
 //!
-//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It stores the
-//! owner of each access key. Its responses have the same text as the responses from AWS, in JSON or XML, depending on
-//! the header `accept`. One address serves all regions: a test sets that address as the endpoint, and `host` is signed
-//! as received.
+//! The service calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It
+//! stores the owner of each access key. Its responses have the same text as the responses from AWS, in JSON or XML,
+//! depending on the header `accept`. One address serves all regions: a test sets that address as the endpoint, and
+//! `host` is signed as received.
 //!
-//! It runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The service
-//! stops when it is dropped.
+//! The service runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread.
+//! The service stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::sts::{Fault, Principal, Sts, Times};

@@ -244,7 +244,7 @@ impl Node {
         self.renew_with(&self.state(), &[])
     }
 
-    /// Like [`renew`](Self::renew), with this state directory, and with other values for these settings.
+    /// Like [`renew`](Self::renew), but with this state directory, and with other values for these settings.
     fn renew_with(&self, state: &Path, others: &[(&str, String)]) -> Output {
         let settings = self.settings.iter().map(|(key, value)| {
             let other = others.iter().find(|(other, _)| other == key);

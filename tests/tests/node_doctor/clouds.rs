@@ -197,7 +197,7 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
 const UNKNOWN: &str = r#"{"Err":"Question"}"#;
 
 /// Installs a TPM helper that does not support the request for the boot measurements, and that responds to the version
-/// request with `version`. It passes all other requests to the real helper.
+/// request with `version`. This helper passes all other requests to the real helper.
 fn install_older_helper(bed: &mut Bed, version: &str) {
     let name = "kubelet-authenticator-tpm-device";
     let script = format!(

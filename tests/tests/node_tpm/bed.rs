@@ -42,7 +42,7 @@ pub struct Bed {
     pub node: Node,
     /// A separate TPM that creates the credentials.
     maker: TpmMachine,
-    /// The endorsement key for which the TPM creates credentials. It is the machine's key.
+    /// The endorsement key for which the TPM creates credentials: the machine's key, unless a test replaces it.
     pub trusted: Vec<u8>,
     /// Whether certificates are immediately due for renewal.
     pub old: bool,

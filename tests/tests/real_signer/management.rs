@@ -129,7 +129,7 @@ fn a_cluster_with_its_ca_key_in_a_token_is_served_and_enforced() {
     verify(&token, &certificate_of(&renewed).unwrap());
     let line = signer.wait_for_log("system:node:host-1", SWEPT);
     assert!(line.contains("namespace=\"signed\""), "{line}");
-    // The Cluster works like other Clusters, with its own signer and with enforcement.
+    // Like other Clusters, this Cluster has its own signer name, and attestation is enforced.
     let status = &ready["status"];
     assert_eq!(status["kubeletClientCertificateSigner"], signer_name);
     assert_ne!(signer_name, BUILT_IN_CLIENT_SIGNER);

@@ -34,7 +34,7 @@ const AUDITED: &str = r#"{
     "rules": [{"level": "Metadata"}], "omitStages": ["RequestReceived"]
 }"#;
 
-/// A node identity in generation 3. Its previous generation is revoked.
+/// A node identity in generation 3, whose previous generation is revoked.
 fn third_generation(namespace: &str) -> Value {
     let mut object = identity(namespace);
     let label = json!({"cluster.x-k8s.io/cluster-name": "prod-1"});

@@ -94,7 +94,7 @@ impl Instances {
         act(&booted.machine)
     }
 
-    /// Pauses the provider, like [`Provider::paused`](super::super::Provider::paused).
+    /// Pauses the provider, as [`Provider::paused`](super::super::Provider::paused) does.
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
     }

@@ -6,8 +6,8 @@
 //! ([`ApiServer::inject`], [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all
 //! requests are recorded.
 //!
-//! It runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The server
-//! stops when it is dropped.
+//! The server runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The
+//! server stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Signer, Times};

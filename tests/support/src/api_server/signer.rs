@@ -1,4 +1,4 @@
-//! A signer for client tests. It approves and signs like a controller, or with faults.
+//! A signer for client tests. The signer approves and signs as a controller does, or with faults.
 
 use std::time::Duration;
 

@@ -165,8 +165,8 @@ impl ControlPlane {
         });
     }
 
-    /// Writes the Secret of a bootstrap token, like [`ControlPlane::add_bootstrap_token`], with an expiry time if one
-    /// is given. The API server accepts the token some time later.
+    /// Writes the Secret of a bootstrap token, as [`ControlPlane::add_bootstrap_token`] does, but with an expiry time
+    /// if one is given. The API server accepts the token some time later.
     #[track_caller]
     pub fn write_bootstrap_token(
         &self,

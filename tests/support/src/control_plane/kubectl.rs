@@ -76,7 +76,7 @@ impl Kubectl {
         succeeded(&arguments, self.run(&arguments))
     }
 
-    /// Like [`Kubectl::ok`] with `-o json`, with the parsed output.
+    /// Like [`Kubectl::ok`], but with `-o json`. Returns the parsed output.
     #[track_caller]
     pub fn json<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Value {
         let mut all: Vec<_> = arguments
@@ -237,7 +237,7 @@ impl Kubectl {
             .unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Like [`Kubectl::wait_for`], for callers that extend the failure message.
+    /// Like [`Kubectl::wait_for`], but returns the failure message as an error, so that callers can extend it.
     pub(crate) fn try_wait_for(
         &self,
         resource: &[&str],
@@ -255,7 +255,8 @@ impl Kubectl {
             .unwrap_or_else(|| panic!("{resource:?} cannot be watched"))
     }
 
-    /// Like [`Kubectl::watch`]. `None` while the API server does not serve the resource, or does not respond.
+    /// Like [`Kubectl::watch`], but returns `None` while the API server does not serve the resource, or does not
+    /// respond.
     pub(super) fn try_watch(&self, resource: &[&str]) -> Option<Watch> {
         let words: Vec<_> = ["get"].iter().chain(resource).map(OsString::from).collect();
         let (client, selection) = self.selected(&words)?;

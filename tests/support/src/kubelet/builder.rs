@@ -83,7 +83,7 @@ impl KubeletBuilder {
     ///
     /// # Panics
     ///
-    /// Like [`HeldAddress::take`].
+    /// Panics under the same conditions as [`HeldAddress::take`].
     #[track_caller]
     pub fn reachable(mut self) -> Self {
         let address = HeldAddress::take();

@@ -118,7 +118,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// Like [`Machine::kubeadm_init`].
+    /// Panics if kubeadm fails. The message includes kubeadm's output and the machine's journal.
     #[track_caller]
     pub fn kubeadm_upgrade(&self, words: &[&str]) {
         let ignored = IGNORED_PREFLIGHT_ERRORS.join(",");
@@ -166,7 +166,8 @@ impl Machine {
         format!("{command} --cri-socket=unix://{RUNTIME} --ignore-preflight-errors={ignored}")
     }
 
-    /// Like [`Machine::kubeadm_join`], with the discovery from this kubeconfig, which does not contain a credential.
+    /// Like [`Machine::kubeadm_join`], but with the discovery data from this kubeconfig, which does not contain a
+    /// credential.
     #[track_caller]
     pub fn kubeadm_join_by_file(
         &self,
@@ -180,7 +181,7 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// Like [`Machine::kubeadm_join`], for a cluster from [`Machine::kubeadm_init`], and in this role.
+    /// Like [`Machine::kubeadm_join`], but for a cluster from [`Machine::kubeadm_init`], and with this role.
     #[track_caller]
     pub fn kubeadm_join_to(
         &self,

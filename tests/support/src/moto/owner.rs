@@ -11,7 +11,7 @@ use super::{access_key, http, xml};
 /// The version of the EC2 API.
 const VERSION: &str = "2016-11-15";
 
-/// Access to EC2 in one region, as the owner of an account. Its calls are not counted.
+/// Access to EC2 in one region, as the owner of an account. Calls through this value are not counted.
 #[derive(Debug, Clone)]
 pub struct Ec2 {
     server: SocketAddr,

@@ -1,5 +1,5 @@
-//! The answer of the runtime of AWS Controllers for Kubernetes to a case. It is computed in separate steps, so that the
-//! exact answers of both sides can be compared.
+//! The answer of the runtime of AWS Controllers for Kubernetes to a case. This module computes the answer in separate
+//! steps, so that the exact answers of both sides can be compared.
 
 use serde_json::Value;
 

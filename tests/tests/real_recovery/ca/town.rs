@@ -157,7 +157,7 @@ impl Node {
         }
     }
 
-    /// Like [`put`](Self::put). Also restarts the kubelet.
+    /// Like [`put`](Self::put), but also restarts the kubelet.
     #[track_caller]
     pub fn trust(&mut self, cas: &str) {
         self.put(cas);
