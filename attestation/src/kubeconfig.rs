@@ -18,7 +18,7 @@ pub use error::{InvalidKubeconfig, Refused};
 pub use login::{Exec, Identity, Login, identity};
 pub use source::no_files;
 
-/// The rules for a kubeconfig, which depend on its author.
+/// The rules for a kubeconfig. The rules depend on the author of the kubeconfig.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The author is the administrator of this machine. The kubeconfig can refer to files and a proxy. Only the current

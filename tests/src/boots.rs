@@ -196,7 +196,7 @@ impl<'a> Host<'a> {
             .boot_and_lose_power(image, secure_boot, &commands, after);
     }
 
-    /// Adds a kubelet to the disk, whose credentials come from the plugin.
+    /// Adds a kubelet to the disk. The kubelet's credentials come from the plugin.
     #[track_caller]
     pub fn add_kubelet(&self) {
         // All Kubernetes programs are one file, which selects the program by the name under which it is started.
@@ -263,8 +263,8 @@ impl<'a> Host<'a> {
         );
     }
 
-    /// Asserts that the plugin in this boot was denied because of these registers: the exit code, and the Event, which
-    /// names the registers and the value of the first one.
+    /// Asserts that the plugin in this boot was denied because of these registers. Checks the exit code, and that the
+    /// Event contains the registers and the value of the first register.
     #[track_caller]
     pub fn is_denied_for(&self, boot: &Boot, registers: &[u8]) {
         let errors = boot.errors();

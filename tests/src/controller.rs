@@ -40,7 +40,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with this name, whose bootstrap token has this public half.
+    /// A machine with this name and with the bootstrap token that has this public half.
     pub const fn new(name: &'static str, token: &'static str) -> Self {
         Self { name, token }
     }

@@ -83,7 +83,7 @@ impl Manager {
         Self::start(management, "node-attestation-controller", &arguments)
     }
 
-    /// Starts the same controller as a user that is also a member of this group.
+    /// Like [`insecure`](Self::insecure), but the controller's user is also a member of this group.
     pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         let program = program("node-attestation-controller");
@@ -92,7 +92,7 @@ impl Manager {
         })
     }
 
-    /// Starts the same controller, which accepts the rubber stamp in every cluster.
+    /// Starts `null-attestation-controller`, which accepts the rubber stamp in every cluster.
     pub fn null(management: &Management, arguments: &[&str]) -> Self {
         Self::start(management, "null-attestation-controller", arguments)
     }

@@ -32,7 +32,8 @@ pub const HOSTS: &str = "hosts";
 /// Hosts with TPMs, keyed by provider ID, with the digests of their endorsement keys.
 pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
-/// Creates hosts with these provider IDs, or with these prefixes of provider IDs, which no other test uses.
+/// Creates hosts with these provider IDs, or with these prefixes of provider IDs. No other test can use the same
+/// values.
 ///
 /// Each cluster needs different hosts and host names, because Cluster API searches for the Machine of a Node in all
 /// clusters, by provider ID and by name.

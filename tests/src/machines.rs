@@ -121,8 +121,8 @@ pub enum Infrastructure {
     Ec2(Instances),
 }
 
-/// Creates hosts with these provider IDs, or with these prefixes of provider IDs, whose endorsement keys are listed in
-/// the namespace.
+/// Creates hosts with these provider IDs, or with these prefixes of provider IDs. Lists the endorsement keys of the
+/// hosts in the namespace.
 fn listed(
     namespace: &str,
     ids: impl Iterator<Item = String>,

@@ -154,8 +154,8 @@ impl Desk {
         &self.0
     }
 
-    /// The operator's shell, which runs a script. `node-attestation-controller run` gets the words in the variable
-    /// `RUN_OPTIONS`, which a caller can set, as additional options.
+    /// The operator's shell, which runs a script. A caller can set the variable `RUN_OPTIONS` to additional options for
+    /// `node-attestation-controller run`.
     pub fn shell(&self, script: &str) -> Launch {
         let path = std::env::var("PATH").unwrap();
         Launch::new("desk", "bash")

@@ -68,14 +68,14 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Creates a Cluster in a separate namespace, which the controller manages with these settings.
+    /// Creates a Cluster in a separate namespace. The controller manages the Cluster with these settings.
     #[track_caller]
     pub fn start(site: &Arc<Site>, namespace: &str, settings: Value) -> Self {
         let cluster = Self::unattended(site, namespace);
         Self::attend(site, cluster, settings)
     }
 
-    /// Creates a Cluster in a separate namespace, which the controller does not manage yet.
+    /// Creates a Cluster in a separate namespace. The controller does not manage the Cluster yet.
     #[track_caller]
     pub fn unattended(site: &Arc<Site>, namespace: &str) -> WorkloadCluster {
         let builder = site.management.cluster("prod-1").namespace(namespace);

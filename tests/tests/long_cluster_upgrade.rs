@@ -46,7 +46,7 @@ struct Scene {
     authentication: Authentication,
     kubectl: Kubectl,
     management: Management,
-    /// The node of the first Machine, which has a certificate from kubeadm.
+    /// The name of the first Machine's node. This node has a certificate from kubeadm.
     first: String,
 }
 

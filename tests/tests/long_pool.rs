@@ -69,7 +69,7 @@ fn end(scene: &Scene, token: &str) -> Timestamp {
     String::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// Waits until the controller has extended this token, which initially expires within a day.
+/// Waits until the controller has extended this token. Initially, the token expires within a day.
 #[track_caller]
 fn wait_until_extended(scene: &Scene, token: &str) {
     let extended = poll(PATIENCE, || {

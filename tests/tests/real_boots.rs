@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::boots::{Host, OF_GRUB, OF_UNIFIED, allow_only, 
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::scene::Scene;
 
-/// The register that the kernel extends with the files that it measures (IMA), which no policy uses.
+/// The register that the kernel extends with the files that it measures (IMA). No policy uses this register.
 const OF_THE_KERNEL: u8 = 10;
 
 /// A Cluster whose policy allows only the unified kernel image with Secure Boot.

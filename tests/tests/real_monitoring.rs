@@ -1,4 +1,4 @@
-//! Tests of metrics, rules and the dashboard, which promtool checks.
+//! Tests of the metrics, rules and dashboard with promtool.
 
 use std::io::Write as _;
 use std::path::Path;

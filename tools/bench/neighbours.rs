@@ -73,7 +73,7 @@ const KEEPING: usize = 4;
 /// The number of these requests in each cluster.
 const KEPT: usize = 1000;
 
-/// The number of values in each request, which is near the limit.
+/// The number of values in each request. This number is near the limit.
 const VALUES: usize = 4000;
 
 /// The maximum number of threads in the controller: tokio's threads, and the threads of hanging lookups.

@@ -182,7 +182,7 @@ impl User {
         .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
     }
 
-    /// Whether the user has a token or a certificate, which takes precedence over an exec plugin in client-go.
+    /// Whether the user has a token or a certificate. In client-go, both take precedence over an exec plugin.
     pub(super) fn has_credential(&self) -> bool {
         let sources = [
             &self.token_file,

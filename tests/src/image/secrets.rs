@@ -1,8 +1,8 @@
 //! The programs and settings with which an instance reads its bootstrap data from Secrets Manager.
 //!
-//! By default, Cluster API Provider AWS stores the bootstrap data in Secrets Manager. The user data of the instance are
-//! a boothook, which reads the data with the AWS CLI and restarts cloud-init, and a part that includes the file with
-//! these data.
+//! By default, Cluster API Provider AWS stores the bootstrap data in Secrets Manager. The user data of the instance
+//! consists of two parts. The first part is a boothook, which reads the bootstrap data with the AWS CLI, writes a file,
+//! and restarts cloud-init. The second part includes this file.
 
 use std::net::SocketAddr;
 

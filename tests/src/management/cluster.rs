@@ -270,7 +270,7 @@ impl ClusterBuilder {
     }
 }
 
-/// A workload cluster whose Cluster is created elsewhere.
+/// A workload cluster whose Cluster the caller creates.
 #[derive(Debug)]
 #[must_use = "nobody provides for the Cluster before `wait`"]
 pub struct AwaitedCluster {

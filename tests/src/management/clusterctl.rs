@@ -40,8 +40,8 @@ const PROVIDERS: [[&str; 3]; 4] = [
 /// The version of the providers.
 pub const CLUSTER_API_VERSION: &str = "v1.14.2";
 
-/// Cluster API Provider AWS, whose namespace contains the Secrets that `clusterctl move` moves together with their
-/// identities.
+/// The entry for Cluster API Provider AWS. The provider's namespace contains Secrets, which `clusterctl move` moves
+/// together with their identities.
 const AWS: [&str; 3] = ["aws", "InfrastructureProvider", "infrastructure-aws"];
 
 impl Management {

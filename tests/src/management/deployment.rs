@@ -186,7 +186,7 @@ fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) ->
 }
 
 impl MachineDeployment {
-    /// The KubeadmControlPlane of the Cluster, which has this name.
+    /// The KubeadmControlPlane with this name, which belongs to the Cluster.
     pub(super) fn of_control_plane(place: Place, name: &str) -> Self {
         Self {
             name: name.to_owned(),

@@ -67,7 +67,7 @@ impl ClusterBuilder {
     }
 
     /// Creates the Cluster with this topology, and gives its InfraCluster this endpoint. Cluster API's managers create
-    /// the other objects from the class, whose control plane is a KubeadmControlPlane.
+    /// the other objects from the ClusterClass. The control plane of this class is a KubeadmControlPlane.
     #[track_caller]
     pub fn create_of_kubeadm_class(
         self,

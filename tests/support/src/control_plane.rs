@@ -134,14 +134,15 @@ impl ControlPlane {
         self.kubeconfig(User::Exec(exec))
     }
 
-    /// Writes a kubeconfig with a client certificate from the cluster's authority, which is valid for one day.
+    /// Writes a kubeconfig with a client certificate from the cluster's authority. The certificate is valid for one
+    /// day.
     pub fn client_cert_kubeconfig(&self, common_name: &str, group: Option<&str>) -> PathBuf {
         self.kubeconfig(User::Certificate(
             self.client_certificate(common_name, group),
         ))
     }
 
-    /// Issues a client certificate for a user and at most one group, which is valid for one day.
+    /// Issues a client certificate for a user and at most one group. The certificate is valid for one day.
     pub fn client_certificate(&self, common_name: &str, group: Option<&str>) -> KeyAndCertificate {
         let mut subject = Subject::user(common_name);
         subject.organization = group.map(str::to_owned);
@@ -153,7 +154,7 @@ impl ControlPlane {
         KubeletBuilder::new(self, name)
     }
 
-    /// A separate directory for one test, which is removed with the control plane.
+    /// A separate directory for one test. The directory is removed together with the control plane.
     pub fn directory(&self, name: &str) -> PathBuf {
         let unique = self.made.fetch_add(1, Ordering::Relaxed);
         self.scratch.directory(&format!("{name}-{unique}"))

@@ -147,7 +147,7 @@ impl EkCa {
         &self.intermediates_pem
     }
 
-    /// The certificates of the intermediate CAs in the same order, as DER.
+    /// The certificates of the intermediate CAs as DER, in the same order as in [`EkCa::intermediates_pem`].
     pub fn intermediates(&self) -> &[Vec<u8>] {
         &self.intermediates
     }

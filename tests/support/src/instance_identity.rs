@@ -132,7 +132,7 @@ impl std::fmt::Debug for TestSigner {
 }
 
 impl TestSigner {
-    /// Creates a signer with a new 2048-bit RSA key, whose certificate has this serial number.
+    /// Creates a signer with a new 2048-bit RSA key, and a certificate with this serial number.
     ///
     /// AWS's serial numbers consist of eight random bytes, and their first bit is usually set.
     pub fn new(serial: [u8; 8]) -> Self {

@@ -123,13 +123,13 @@ impl Swtpm {
         Self::make(&MAKER, banks, Firmware::Measures)
     }
 
-    /// Creates and starts a TPM whose firmware does not extend the SHA-256 bank, so PCRs 0 to 7 are zero.
+    /// Creates and starts a TPM in a machine whose firmware does not extend the SHA-256 bank, so PCRs 0 to 7 are zero.
     #[track_caller]
     pub fn unmeasured() -> Self {
         Self::unmeasured_with_banks("sha256")
     }
 
-    /// Creates and starts a TPM with only these banks, whose firmware does not extend the SHA-256 bank.
+    /// Creates and starts a TPM with only these banks. The firmware does not extend the SHA-256 bank.
     #[track_caller]
     pub fn unmeasured_with_banks(banks: &str) -> Self {
         Self::make(&MAKER, banks, Firmware::MeasuresNothing)
@@ -262,7 +262,7 @@ impl Swtpm {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
     }
 
-    /// Clears the TPM with the state in this directory, which is not running.
+    /// Clears the TPM that has its state in this directory. This TPM must not be running.
     #[track_caller]
     pub(crate) fn clear_at(state: &Path) {
         let scratch = Scratch::new("swtpm");

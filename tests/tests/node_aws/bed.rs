@@ -97,7 +97,7 @@ impl Bed {
         });
     }
 
-    /// Issues certificates that are immediately due for renewal, from now on.
+    /// From now on, issues certificates that are immediately due for renewal.
     pub fn issue_old_certificates(&self) {
         self.server.set_signer(Signer::Issue(Issuance {
             lifetime: Some(HOUR),

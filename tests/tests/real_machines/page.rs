@@ -362,8 +362,8 @@ fn the_documented_commands_adopt_a_plain_instance_and_undo_it() {
     for (prompt, command) in adopted.chain(undone) {
         let command = command.replace("tenant-a", "stock-ec2");
         match (prompt, &*command) {
-            // These commands also show the clusters of other tests, or need the package or the manifests, which are not
-            // installed.
+            // These commands also show the clusters of other tests, or need the package or the manifests. The test does
+            // not install the package or the manifests.
             ('$', "node-attestation-controller cluster check" | "kubectl delete -k overlay")
             | ('#', "apt purge kubelet-authenticator-aws") => {}
             ('$', _) => desk.follow(&command),

@@ -69,7 +69,7 @@ impl Life {
         self.authentication.wait_until_ready(kubectl);
     }
 
-    /// Asserts that the node, which uses its certificate, has not created requests other than the known requests.
+    /// Asserts that the node uses its certificate, and has not created requests other than the known requests.
     #[track_caller]
     fn assert_no_other_request(&self) {
         self.node.kubelet.wait_for_lease_renewal();
@@ -78,8 +78,8 @@ impl Life {
         assert_eq!(requests.len(), self.known, "{requests:#?}");
     }
 
-    /// Waits for the next certificate for the node, which this CA signs for a request from this user. Asserts that
-    /// `status` shows the certificate.
+    /// Waits for the next certificate for the node. This CA must sign the certificate, for a request from this user.
+    /// Asserts that `status` shows the certificate.
     #[track_caller]
     fn next(&mut self, user: &str, ca: &CertificateAuthority) -> Value {
         let csr = self.town.certificate(&self.node, self.known, user);

@@ -266,7 +266,8 @@ fn a_running_kubelet_recovers_its_lost_record_without_a_change() {
     assert_eq!(uid_of(&recovered), mark(&after));
     assert_eq!(after["spec"]["uid"], before["spec"]["uid"]);
     assert!(after["spec"]["generation"].as_u64() > before["spec"]["generation"].as_u64());
-    // The node renews with the recovered record, which ends its previous certificate.
+    // The node renews with the recovered record. After this renewal, the node's previous certificate is no longer
+    // valid.
     let known = issued(&plane, "m1").len();
     let renewed = wait_for_certificate(&plane, "m1", known, |_| true);
     assert_eq!(uid_of(&renewed), mark(&after));

@@ -184,8 +184,8 @@ impl Town {
         ends.collect()
     }
 
-    /// Recreates the tokens of the nodes, which are down, and waits until the nodes are ready. A node that was running
-    /// gets the certificate that it requested before its own certificate expired.
+    /// Recreates the tokens of the nodes while the nodes are down, and waits until the nodes are ready. A node that was
+    /// running gets the certificate that it requested before its own certificate expired.
     #[track_caller]
     fn come_back(&mut self) {
         for (_, kubelet) in &mut self.nodes {

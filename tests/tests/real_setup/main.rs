@@ -350,7 +350,7 @@ fn kubelet_says(machine: &Machine, text: &str) {
     assert!(said.is_some(), "{text}: {}", machine.journal());
 }
 
-/// The first failing check of `doctor`, which this program runs. `None` if no check fails.
+/// The first failing check in the output of this program's command `doctor`. `None` if no check fails.
 #[track_caller]
 fn first_failing(machine: &Machine, program: &str) -> Option<String> {
     let output = machine.run(&[program, "doctor", "--output", "json"]);

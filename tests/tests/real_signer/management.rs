@@ -1,4 +1,5 @@
-//! Tests of the signer next to the controller of a management cluster, whose Clusters have no CA key in their Secrets.
+//! Tests of the signer next to the controller of a management cluster. The Secrets of the Clusters do not contain a CA
+//! key.
 
 use std::fs;
 use std::process::Command;

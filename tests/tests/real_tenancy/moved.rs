@@ -155,7 +155,7 @@ fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
     };
     wait_until_paused(&scene);
     let before = records(scene.management(), NAME);
-    // kubeadm issued this certificate, which does not identify a record.
+    // This certificate is in the form in which kubeadm issues it, and does not identify a record.
     let plane = scene.cluster.control_plane();
     let stock = plane.client_cert_kubeconfig("system:node:adopted", Some("system:nodes"));
     let asked = [

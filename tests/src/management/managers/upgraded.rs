@@ -154,8 +154,8 @@ fn install(kubectl: &Kubectl, home: &Scratch, release: &Release, number: usize, 
 }
 
 impl Management {
-    /// Starts a management cluster with the managers of the previous minor version of Cluster API, which clusterctl can
-    /// upgrade. Their bootstrap tokens have this lifetime.
+    /// Starts a management cluster with the managers of the previous minor version of Cluster API. clusterctl can
+    /// upgrade these managers. Their bootstrap tokens have this lifetime.
     #[track_caller]
     pub fn managed_by_older(token_ttl: Duration) -> (Self, OlderClusterApi) {
         let control_plane = ControlPlane::builder().controllers(Controllers::Default);

@@ -14,7 +14,7 @@ const ADVERTISED: &str = "203.0.113.1";
 /// The API version of kubeadm's configuration.
 pub(crate) const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 
-/// The token in the configuration, which the bootstrap-token phase creates.
+/// The token in kubeadm's configuration. The phase `bootstrap-token` creates this token.
 const TOKEN: &str = "kubead.0123456789abcdef";
 
 /// The name of the control-plane Node.
@@ -32,7 +32,7 @@ impl ControlPlane {
     /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap token for joins. All
     /// of kubeadm's bindings exist when this function returns.
     ///
-    /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`] and controllers, which sign `cluster-info`.
+    /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`], and the controllers that sign `cluster-info`.
     ///
     /// # Panics
     ///

@@ -13,7 +13,7 @@ use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The deadline for one request. It includes the run of a plugin, which can take a minute.
+/// The deadline for one request. It includes the plugin run, which can take one minute.
 const REQUEST_TIMEOUT: &str = "--request-timeout=90s";
 
 /// The annotation in which `kubectl apply` stores the applied object.

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use super::client::{Answer, Client, Selection};
 use super::kubectl::Kubectl;
 
-/// The pause between two watches, which prevents continuous polling of an unavailable server.
+/// The pause between two watches. Without the pause, the test would poll an unavailable server continuously.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for an object that satisfies `condition`. The error describes the observed objects.

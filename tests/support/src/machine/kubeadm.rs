@@ -1,4 +1,4 @@
-//! Nodes on machines, where kubeadm runs in the same way as for administrators.
+//! Nodes on machines on which kubeadm runs as an administrator runs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -213,7 +213,7 @@ impl Machine {
                 "localAPIEndpoint": { "advertiseAddress": self.address() },
                 "certificateKey": CERTIFICATE_KEY,
             });
-            // The value is the same as in `render kubeadm-config --control-plane`.
+            // Use the same value as `render kubeadm-config --control-plane`.
             configuration["timeouts"]["kubernetesAPICall"] = "10m0s".into();
         }
         self.write(file, 0o600, configuration.to_string());

@@ -196,8 +196,8 @@ async fn ask(
     posted.await.map_err(|_| Cut)?.map_err(|_| Cut)
 }
 
-/// Answers instead of moto, which does not implement the action, if the instance exists in moto in this account and
-/// region.
+/// Answers a call to `GetInstanceTpmEkPub` instead of moto, which does not implement this action. The instance must
+/// exist in moto in this account and region.
 async fn public_key(
     shared: &Shared,
     authorization: &str,

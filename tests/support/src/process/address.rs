@@ -5,8 +5,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use super::spawner;
 
-/// The first address of 198.18.0.0/16. This network and the next network, which is for machines, are reserved for
-/// benchmarks of network devices (RFC 2544). Documentation addresses cannot be used, because test machines have them.
+/// The first address of 198.18.0.0/16. This network, and the next network, from which machines get addresses, are
+/// reserved for benchmarks of network devices (RFC 2544). Documentation addresses cannot be used, because test machines
+/// have them.
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// The number of addresses.

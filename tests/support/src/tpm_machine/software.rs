@@ -41,8 +41,8 @@ impl SoftwareKey {
         &self.pem
     }
 
-    /// The `TPMT_PUBLIC` of an ECDSA P-256 attestation key with SHA-256 and these attributes, which can be false. The
-    /// attributes of a valid key are 0x50472.
+    /// The `TPMT_PUBLIC` of an ECDSA P-256 attestation key with SHA-256 and these attributes. The attributes can be
+    /// false. The attributes of a valid key are 0x50472.
     pub fn public(&self, attributes: u32) -> Vec<u8> {
         let point = self.pair().public_key().as_ref().to_vec();
         let (x, y) = point[1..].split_at(32);

@@ -5,7 +5,7 @@ use crate::hex::hex;
 use crate::swtpm::Sequence;
 use crate::tpm_machine::AttestationKey;
 
-/// An owner index, which statements can certify.
+/// An NV index of the owner, whose contents statements can certify.
 const INDEX: &str = "0x01800001";
 
 impl TpmMachine {
@@ -52,7 +52,7 @@ impl TpmMachine {
         Ok(sequence.read("signature"))
     }
 
-    /// Signs bytes that the TPM itself has hashed (TPM2_Hash), which is also possible with a restricted key.
+    /// Signs bytes that the TPM itself has hashed (TPM2_Hash). This is also possible with a restricted key.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ pub fn role(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
-/// The key for this account or team, which is the key for the service if it has a value.
+/// The key for this account or team: the key for the service if that key has a value, and otherwise the plain key.
 pub fn key(case: &Case, map: &str, id: &str) -> String {
     let of_service = format!("ec2.{id}");
     let value = case.data(map, &of_service);

@@ -82,7 +82,8 @@ impl Case {
         self.with("AWSClusterRoleIdentity", name, spec)
     }
 
-    /// Adds a static identity with this name, and the Secret with the same name, which STS recognizes.
+    /// Adds a static identity with this name, and a Secret with the same name. STS recognizes the access key in this
+    /// Secret.
     pub fn with_static(self, name: &str, more: Value) -> Self {
         let id = self.key_id(name);
         let mut spec = json!({"allowedNamespaces": {}, "secretRef": name});

@@ -81,7 +81,7 @@ pub struct Obtained {
 pub enum Ours {
     /// Credentials.
     Keys(Obtained),
-    /// The objects do not determine the result.
+    /// The project's side cannot resolve the identity from the objects.
     Unresolved(ResolutionError),
     /// STS denied the call with this code.
     Refused(String),
@@ -102,7 +102,7 @@ impl fmt::Display for Ours {
 pub enum Theirs {
     /// Credentials.
     Keys(Obtained),
-    /// The objects do not determine the result.
+    /// The provider cannot resolve the identity from the objects.
     Unresolved(String),
     /// There are no credentials.
     NotRetrieved(String),
