@@ -226,7 +226,8 @@ impl<'a> Host<'a> {
         self.hardware.file("/etc/kubelet.conf", 0o600, kubeconfig);
     }
 
-    /// Boots, and runs the kubelet until its Node is ready or registered. The output shows which of the two happened.
+    /// Boots, and runs the kubelet until its Node is ready, or until the kubelet has registered an existing Node. The
+    /// output contains the kubelet's log message about this.
     #[track_caller]
     pub fn run_kubelet(&self, image: Image, secure_boot: SecureBoot) -> Boot {
         self.hardware.boot(image, secure_boot, KUBELET)

@@ -97,7 +97,7 @@ pub fn start(
     start_version(&Version::CURRENT, management, namespace, files, name)
 }
 
-/// Like [`start`], but for this version of the controller.
+/// Like [`start`], but starts this version of the controller.
 #[track_caller]
 pub fn start_version(
     version: &Version,

@@ -122,8 +122,8 @@ pub fn instance_of(
     })
 }
 
-/// Like [`instance`], but for an image that also contains the programs with which Cluster API Provider AWS reads the
-/// bootstrap data from Secrets Manager.
+/// Like [`instance`], but the image also contains the programs with which Cluster API Provider AWS reads the bootstrap
+/// data from Secrets Manager.
 pub fn instance_with_secrets(
     cluster: &WorkloadCluster,
     attestor: Attestor,

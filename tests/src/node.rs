@@ -75,7 +75,7 @@ impl Node {
         Self::of(program(plugin), server)
     }
 
-    /// Creates the same node with the plugin at this path.
+    /// Like [`new`](Self::new), but with the plugin at this path.
     pub fn of(program: PathBuf, server: &ApiServer) -> Self {
         let scratch = Scratch::new("node");
         let bootstrap = server.write_bootstrap_kubeconfig(scratch.path(), TOKEN);

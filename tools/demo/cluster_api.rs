@@ -30,7 +30,7 @@ const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 const NAMESPACE: &str = "tenant-a";
 
-/// The length of the part of a request's name that distinguishes it from others.
+/// The number of characters of a request's name that the demo prints. They distinguish the request from other requests.
 const NAME: usize = 30;
 
 /// The hosts. A rollout requires one host more than the number of Machines.

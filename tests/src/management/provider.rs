@@ -116,7 +116,7 @@ impl Drop for Provider {
     }
 }
 
-/// Locks the machines, even after a panic on another thread: they must stop in any case.
+/// Locks the machines, even after a panic on another thread, because the machines must stop even then.
 fn lock(running: &Mutex<Instances>) -> MutexGuard<'_, Instances> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }

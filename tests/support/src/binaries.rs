@@ -82,7 +82,7 @@ pub fn build(script: &Path) -> PathBuf {
     built(&mut Command::new(script), script)
 }
 
-/// Like [`build`], but for a single part of the programs. The argument of the script is the name of the part.
+/// Like [`build`], but builds only one part of the programs. The argument of the script is the name of the part.
 ///
 /// # Panics
 ///

@@ -90,7 +90,7 @@ impl Life {
         csr
     }
 
-    /// Like [`next`](Self::next), but for a node that has evidence, and therefore renews with its certificate.
+    /// Like [`next`](Self::next), but the node has evidence, and therefore renews with its certificate.
     #[track_caller]
     fn renews(&mut self, ca: &CertificateAuthority) {
         if self.node.has_evidence() {

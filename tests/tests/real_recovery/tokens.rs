@@ -106,7 +106,7 @@ impl Town {
         Self::start_with(names, "Refuse")
     }
 
-    /// Starts the same cluster with this setting of `adoption`.
+    /// Like [`start`](Self::start), but with this value of `adoption`.
     #[track_caller]
     fn start_with(names: &[&str], adoption: &str) -> Self {
         let management = management();

@@ -276,7 +276,7 @@ pub fn owned(cluster: &str) -> String {
     format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
 }
 
-/// Locks the machines, even after a panic on another thread: they must stop in any case.
+/// Locks the machines, even after a panic on another thread, because the machines must stop even then.
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -181,7 +181,7 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// Like [`Machine::kubeadm_join`], but for a cluster from [`Machine::kubeadm_init`], and with this role.
+    /// Like [`Machine::kubeadm_join`], but joins a cluster from [`Machine::kubeadm_init`], with this role.
     #[track_caller]
     pub fn kubeadm_join_to(
         &self,

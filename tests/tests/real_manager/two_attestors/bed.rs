@@ -152,7 +152,8 @@ impl Bed {
         Answer { application, csr }
     }
 
-    /// Sends the same request to this provider's signer, regardless of the content of the request.
+    /// Like [`ask`](Self::ask), but sends the request to this provider's signer, regardless of the content of the
+    /// request.
     pub fn ask_signer_of(
         &self,
         provider: &Provider,

@@ -149,7 +149,7 @@ struct Difference<'a> {
 }
 
 impl Difference<'_> {
-    /// Whether the answers are the same.
+    /// Whether both answers are the same, so that there is no difference.
     fn is_none(&self) -> bool {
         let is_their_role = |role: &Role| {
             let arn = (role.arn.to_string(), role.arn.account().to_owned());

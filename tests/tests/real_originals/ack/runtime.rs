@@ -107,7 +107,7 @@ pub fn matching(case: &Case) -> Vec<&Value> {
     selectors.filter(matches).collect()
 }
 
-/// `validateSelector` in the same file of the original.
+/// `validateSelector` of pkg/runtime/iamroleselector/matcher.go: whether the selector is valid.
 pub fn is_valid(spec: &Value) -> bool {
     let is_distinct = |items: &[String]| {
         let mut distinct = items.to_vec();

@@ -12,7 +12,7 @@ use crate::stored::NAMESPACES;
 /// The account of the roles.
 pub const THEIRS: &str = "200000000001";
 
-/// A case for both sides.
+/// A case, which both the project and the original provider resolve.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The AWSCluster.

@@ -113,7 +113,8 @@ fn no_calls(sides: &Sides) -> Result<(), String> {
         .ok_or_else(|| "STS was called".to_owned())
 }
 
-/// Whether the provider's refusal has the same reason, both in its error text and in its conditions.
+/// Whether the provider's refusal has the same reason as the project's error, both in its error text and in its
+/// conditions.
 fn is_same(sides: &Sides, error: &ResolutionError, text: &str) -> bool {
     let reason = |kind: &str| sides.reasons.get(kind).map(String::as_str);
     let retrieved =
