@@ -192,8 +192,8 @@ impl<'a> TestItems<'a> {
             .collect()
     }
 
-    /// The code of this test, without comments. It includes each function and constant that the test uses, if the item
-    /// is in the test's file or in the file of [`crate::page`].
+    /// The code of this test, without comments. The code includes each function and constant that the test uses, if the
+    /// item is in the test's file or in the file of [`crate::page`].
     ///
     /// Functions in other files are found only by name, and a common name would match many functions.
     pub fn code(&self, test: &str) -> String {

@@ -86,7 +86,8 @@ impl MetricsServer {
                 "--kubelet-use-node-status-port",
                 "--kubelet-preferred-address-types=InternalIP",
             ])
-            // The minimum resolution that metrics-server accepts. It must be longer than the request timeout.
+            // The minimum resolution that metrics-server accepts. The resolution must be longer than the request
+            // timeout.
             .args(["--metric-resolution=10s", "--kubelet-request-timeout=5s"])
             .spawn(&files.join("metrics-server.log"));
         process.poll_alive("be called by the API server", DEADLINE, |_| {

@@ -49,7 +49,7 @@ pub struct Node {
     environment: Vec<(OsString, OsString)>,
 }
 
-/// The result of a run of the plugin.
+/// The result of a plugin run.
 #[derive(Debug)]
 pub struct Run {
     /// The exit status; `None` if the plugin was killed.

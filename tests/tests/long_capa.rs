@@ -96,8 +96,8 @@ impl Tenant {
         let mut config = image::rendered(&Provider::AWS, &image::TOLD_BY_EC2);
         let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
         let arguments = arguments.as_array_mut().unwrap();
-        // These are the same arguments as in the templates of Cluster API Provider AWS. They make a cloud provider in
-        // the cluster report the node's addresses.
+        // These are the same arguments as in the templates of Cluster API Provider AWS. These arguments make a cloud
+        // provider in the cluster report the node's addresses.
         for (name, value) in [
             ("cloud-provider", "external"),
             ("node-ip", "{{ ds.meta_data.local_ipv4 }}"),

@@ -31,7 +31,7 @@ fn due() -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// This time exceeds the minimum interval between two checks of a certificate.
+/// A time that exceeds the minimum interval between two checks of a certificate.
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
 /// A node with a fresh certificate, which the plugin last checked two minutes ago.

@@ -1,5 +1,5 @@
-//! Tests of machines that boot with firmware, Secure Boot and a TPM that the kernel drives. They join with the plugin,
-//! the real controller, and a real API server on the host.
+//! Tests of machines that boot with firmware, Secure Boot and a TPM that the kernel drives. The machines join with the
+//! plugin, the real controller, and a real API server on the host.
 
 use std::sync::LazyLock;
 

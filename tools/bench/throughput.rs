@@ -44,10 +44,10 @@ const BETWEEN: Duration = Duration::from_millis(500);
 /// The time after the last certificate within which a controller completes its remaining work.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
-/// The minimum share of the ideal client's rate, in requests per second.
+/// The minimum ratio of the controller's rate to the ideal client's rate.
 const LEAST_OF_IDEAL: f64 = 0.9;
 
-/// The minimum multiple of the rate of kube-controller-manager with its default limits, in requests per second.
+/// The minimum ratio of the controller's rate to the rate of kube-controller-manager with its default limits.
 const LEAST_OF_DEFAULT: f64 = 15.0;
 
 const CLUSTER: &str = "throughput";

@@ -92,12 +92,12 @@ impl ControlPlane {
         &self.ca
     }
 
-    /// The path of the authority's certificate, which is a PEM file.
+    /// The path of the PEM file with the CA certificate.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// The path of the authority's private key, which is a PKCS#8 PEM file.
+    /// The path of the PEM file with the CA's private key (PKCS#8).
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Each TPM is one child process `swtpm`, on two neighboring ports of 127.0.0.1, with a separate state directory. Its
-//! endorsement keys are RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384 (0x81010016, 0x01c00016). They are
-//! persistent, and an [`EkCa`] has certified them. The P-256 key is neither persistent nor certified.
+//! endorsement keys are RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384 (0x81010016, 0x01c00016). These two
+//! keys are persistent, and an [`EkCa`] has certified them. The P-256 key is neither persistent nor certified.
 //!
 //! # One client at a time
 //!

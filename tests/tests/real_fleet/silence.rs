@@ -15,7 +15,7 @@ use crate::requests::{file, join};
 /// The minimum length of a line in a secret. Shorter pieces of random text occur in any text.
 const LONG_ENOUGH: usize = 12;
 
-/// The length of the pieces of encoded text that are searched for.
+/// The length of the pieces of encoded text for which the test searches.
 const PIECE: usize = 24;
 
 /// The secret texts, in every form in which they occur.

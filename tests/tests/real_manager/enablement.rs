@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::SITE;
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
-/// The name of the resource of Clusters for kubectl. With the group, the name excludes resources in other groups.
+/// The resource name of Clusters for kubectl. The group in the name excludes resources in other groups.
 const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 const ENABLED_BY: &str = "attestation.cluster.x-k8s.io/enabled-by";
 

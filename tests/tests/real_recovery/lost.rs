@@ -320,7 +320,7 @@ fn nodes_without_evidence_get_lost_records_by_an_operators_act() {
         // The current certificate remains valid, although the record does not contain it.
         kubelet.wait_for_lease_renewal();
         let known = issued(&plane, node).len();
-        // This is equivalent to `kubelet-authenticator-insecure reset --yes` and a restart. The Node is up.
+        // This step is equivalent to `kubelet-authenticator-insecure reset --yes` and a restart. The Node is up.
         lose_disk(kubelet);
         let next = wait_for_certificate(&plane, node, known, |_| true);
         let (uid, _) = recreated[node].split_once('.').unwrap();

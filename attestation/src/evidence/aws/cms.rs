@@ -1,8 +1,8 @@
 //! The identity document inside the CMS message from `rsa2048` of the instance metadata.
 //!
-//! This module does not verify the message, because it comes from the instance's own metadata, and the controller
-//! verifies it with a separate parser. However, the node reads its identity, and the data that its evidence contains,
-//! only from the signed bytes of the message.
+//! This module does not verify the message, because the message comes from the instance's own metadata, and the
+//! controller verifies the message with a separate parser. However, the node reads its identity, and the data that its
+//! evidence contains, only from the signed bytes of the message.
 
 use x509_cert::der::asn1::{AnyRef, OctetStringRef};
 use x509_cert::der::{self, Decode as _, SliceReader, Tag, TagNumber, Tagged as _};

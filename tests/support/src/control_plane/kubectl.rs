@@ -347,7 +347,7 @@ impl Kubectl {
         flags: &[&str],
     ) -> std::process::Command {
         let mut words = vec![control_plane_binary("kubectl").into_os_string()];
-        // This option comes first, because the words after `--` are a command in a pod.
+        // Put this option first, because the words after `--` are a command in a pod.
         words.push("--kubeconfig".into());
         words.push(self.kubeconfig.clone().into());
         words.extend(flags.iter().map(OsString::from));

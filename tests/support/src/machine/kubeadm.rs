@@ -69,12 +69,12 @@ impl KubeadmCluster {
         self.admin.kubeconfig()
     }
 
-    /// The path of the certificate of the cluster's authority, which is a PEM file.
+    /// The path of the PEM file with the certificate of the cluster's CA.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// The path of the private key of the cluster's authority, which is a PEM file.
+    /// The path of the PEM file with the private key of the cluster's CA.
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }
@@ -145,8 +145,8 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// Returns a documented `kubeadm join` command, with this cluster and this token instead of the placeholders. It
-    /// also has the flags that kubeadm needs on the test machines.
+    /// Returns a documented `kubeadm join` command, with this cluster and this token instead of the placeholders. The
+    /// command also has the flags that kubeadm needs on the test machines.
     #[track_caller]
     pub fn join_command(&self, documented: &str, token: &str) -> String {
         let discovery = self

@@ -43,8 +43,8 @@ struct Base {
     _remover: Child,
 }
 
-/// A directory that only one fixture uses. It is removed together with the fixture, or at the latest when the test
-/// process ends.
+/// A directory that only one fixture uses. The directory is removed together with the fixture, or at the latest when
+/// the test process ends.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,

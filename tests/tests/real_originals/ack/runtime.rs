@@ -1,4 +1,4 @@
-//! The answer of the runtime of AWS Controllers for Kubernetes to a case. This module computes the answer in separate
+//! The answer to a case from the runtime of AWS Controllers for Kubernetes. This module computes the answer in separate
 //! steps, so that the exact answers of both sides can be compared.
 
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! The answers of both sides to a case. The project uses the real STS client, and the provider uses the Go SDK. Both
-//! call the same STS.
+//! sides call the same STS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -108,7 +108,7 @@ pub enum Theirs {
     NotRetrieved(String),
 }
 
-/// Both sides for a case.
+/// The results of both sides for a case.
 #[derive(Debug)]
 pub struct Sides {
     /// The case.
