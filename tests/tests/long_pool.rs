@@ -124,7 +124,7 @@ fn a_pool_token_that_lives_for_a_day_is_extended_before_it_is_replaced() {
     let scene = Scene::unattended(joinable("day-token"), Machines::Tpm(1));
     let pool = (scene.cluster).machine_pool_with_machines_of("pool-d", 0, scene.config());
     let first = token_after(&pool, &[]);
-    // As with --bootstrap-token-ttl=24h.
+    // The token expires in 24 hours, as with `--bootstrap-token-ttl=24h`.
     let day = Timestamp::from_second((Timestamp::now() + 24.hours()).as_second()).unwrap();
     let patch = json!({"data": {"expiration": BASE64_STANDARD.encode(day.to_string())}});
     let name = format!("bootstrap-token-{first}");

@@ -233,7 +233,7 @@ fn requests_are_answered_after_etcd_was_restored_from_a_backup() {
     let mut controller = setup.start();
     controller.wait_until_it_watches();
     let backup = bed.cluster.backup();
-    // The resource version of the watch advances far beyond the version in the backup.
+    // The `resourceVersion` of the watch advances far beyond the `resourceVersion` in the backup.
     let objects: Vec<_> = (0..500)
         .map(|number| {
             json!({

@@ -97,7 +97,7 @@ pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
 /// An object of this kind that is different in each write.
 fn shaped(kind: (&str, &str), (cluster, name): (&str, &str), shape: Shape, write: usize) -> Value {
     let is_secret = kind.1 == "Secret";
-    // The Cluster's Secret, with this shape.
+    // If the object is a Secret, use the name of the Cluster's kubeconfig Secret.
     let full_name = format!("{name}-kubeconfig");
     let (part, own_name) = if is_secret {
         ("data", full_name.as_str())

@@ -16,7 +16,7 @@ fn bare_absences(text: &str) -> Vec<String> {
     let text: String = text.split_whitespace().collect();
     let denied = text.split("assert!(!").skip(1);
     let denied = denied.filter_map(|behind| {
-        // The asserted condition, without the message.
+        // Take the asserted condition, without the message.
         let condition = behind.split([',', ';']).next()?;
         let is_bare = TOLD.iter().any(|told| condition.contains(told));
         is_bare.then(|| format!("assert!(!{condition}"))

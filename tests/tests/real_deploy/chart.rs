@@ -106,7 +106,7 @@ fn the_network_policy_allows_both_address_families_of_aws_credentials() {
     );
     let blocks = credentials["to"].as_array().unwrap().iter();
     let blocks: Vec<_> = blocks.map(|to| to["ipBlock"]["cidr"].as_str()).collect();
-    // The addresses of the instance metadata service, and of the agent of EKS Pod Identity.
+    // These are the addresses of the instance metadata service, and of the agent of EKS Pod Identity.
     for address in [
         "169.254.169.254/32",
         "169.254.170.23/32",

@@ -75,7 +75,7 @@ fn random_part(pem: &str) -> Range<usize> {
     let der = STANDARD.decode(&body).unwrap();
     let mut windows = der.windows(BEFORE.len());
     let number = windows.position(|bytes| bytes == BEFORE).unwrap() + BEFORE.len();
-    // The characters that encode only the number.
+    // Take the characters that encode only the number.
     let (first, last) = ((number * 4).div_ceil(3), (number + 32) * 4 / 3 - 1);
     let begins = pem.find('\n').unwrap() + 1;
     // A line of PEM is 64 characters long.

@@ -42,7 +42,7 @@ impl Bed {
         // At this log level, kube-controller-manager logs requests that it does not approve.
         let cluster = builder.controller_manager_arg("--v=4").start();
         cluster.install_bindings(bindings);
-        // The permissions in the manifest, for a service account.
+        // Grant the permissions in the manifest to a service account.
         cluster.kubectl().apply(&workload_access::rights(true));
         let runtime = Runtime::new().unwrap();
         let token = cluster.service_account_token(NAMESPACE, ACCOUNT, "720h");

@@ -140,7 +140,7 @@ fn the_documented_commands_and_the_tpm_tutorial_attest_nodes() {
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
     let desk = desk_of_hosts(&lines, &manifests, management.admin_kubeconfig());
-    // The tutorial, and then the commands on the pages about the same Cluster.
+    // Follow the tutorial, and then the commands on the pages about the same Cluster.
     let script = script_of(&[
         "tutorial-tpm.md",
         "enable-cluster.md",
@@ -261,7 +261,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     desk.follow(&script(after.to_vec()));
     scene.wait_for_paths("True", "Closed");
 
-    // The commands in install.md for a node, except the commands that install packages.
+    // Take the commands in install.md for a node, except the commands that install packages.
     let mut of_install = page::commands("install.md", '#');
     of_install.retain(|command| !command.contains("node-attestation-controller"));
     let [package, version, identify, doctor] = of_install.as_slice() else {

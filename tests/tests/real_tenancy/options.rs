@@ -47,7 +47,7 @@ static BY_CARM: LazyLock<Elsewhere> = LazyLock::new(|| {
         &format!("--capa-namespace={CAPA}"),
         &format!("--ack-namespace={ACK}"),
     ];
-    // The permissions on the page, in this namespace.
+    // Grant the permissions on the page in this namespace.
     for kind in ["role", "rolebinding"] {
         let suite = SITE.management.kubectl();
         let name = "node-attestation-controller-ack";
