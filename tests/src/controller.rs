@@ -87,7 +87,7 @@ pub fn settings(spec: &Value) -> String {
     object.to_string()
 }
 
-/// A program that answers requests, and its files.
+/// A program that answers requests, and the program's files.
 #[derive(Debug)]
 pub struct Setup {
     launch: Launch,

@@ -1,5 +1,5 @@
-//! Tests in which the manager of Cluster API Provider AWS creates instances, and they join. The build of the manager's
-//! dependencies takes 10 minutes, so this test runs only in `make test-long`.
+//! Tests in which the manager of Cluster API Provider AWS creates instances, and the instances join as nodes. The build
+//! of the manager's dependencies takes 10 minutes, so this test runs only in `make test-long`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};

@@ -23,7 +23,7 @@ static FIRST: LazyLock<(Host<'static>, Boot)> = LazyLock::new(|| {
     (host, joined)
 });
 
-/// Asserts that the firmware's and the kernel's log explains the values of the registers.
+/// Asserts that the event log of the firmware and the kernel explains the values of the registers.
 #[track_caller]
 fn is_explained_by_its_log(boot: &Boot) {
     let replayed = replay(&boot.event_log().unwrap());

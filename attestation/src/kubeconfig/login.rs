@@ -75,8 +75,8 @@ struct Given {
 }
 
 impl Given {
-    /// Whether the policy applies to the field. client-go ignores empty fields, but for a tenant, the policy also
-    /// applies to empty fields.
+    /// Whether the policy applies to the field. client-go ignores empty fields. For a tenant, the policy also applies
+    /// to empty fields.
     fn counts(field: Option<Self>, policy: Policy) -> bool {
         field.is_some_and(|it| !it.is_empty || policy == Policy::Tenant)
     }

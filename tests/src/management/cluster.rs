@@ -51,7 +51,7 @@ impl ClusterBuilder {
         }
     }
 
-    /// Leaves the fields that Cluster API's managers write to these managers.
+    /// Does not write the fields that Cluster API's managers write.
     pub(super) fn managed(mut self) -> Self {
         self.managed = true;
         self

@@ -133,7 +133,7 @@ impl Default for Sts {
 }
 
 impl Sts {
-    /// Starts a service that listens on a free port of 127.0.0.1, and does not know any credentials.
+    /// Starts a service that listens on a free port of 127.0.0.1, and does not accept any credentials yet.
     pub fn start() -> Self {
         let authority = CertificateAuthority::new("STS of a test");
         let acceptors = Acceptors::new(&authority);

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::bed::{Manager, authorize, management};
 use crate::requests::{file, join};
 
-/// The minimum length of a line in a secret. Shorter pieces of random text occur in any text.
+/// The minimum length of a line in a secret. Shorter pieces of random text can occur in any text.
 const LONG_ENOUGH: usize = 12;
 
 /// The length of the pieces of encoded text for which the test searches.

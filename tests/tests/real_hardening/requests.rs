@@ -130,7 +130,7 @@ fn a_request_with_megabytes_of_metadata_is_refused() {
     }
 }
 
-/// The API server keeps the managed fields from a requester, including fields that the object does not have.
+/// The API server stores the managed fields that a requester sends, even for fields that the object does not have.
 #[test]
 fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     let many: serde_json::Map<String, Value> = (0..50_000)

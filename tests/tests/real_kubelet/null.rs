@@ -105,7 +105,7 @@ fn leases_in_time<T>(machine: Machine, disturb: impl FnOnce(Controller) -> T) ->
 
     let end = not_after(&latest(&node));
     let mut renewed_at: Vec<Value> = Vec::new();
-    // After the certificate expires, the API server rejects it, and the kubelet cannot renew its Lease.
+    // After the certificate expires, the API server rejects the certificate, and the kubelet cannot renew its Lease.
     while let Ok(left) = Duration::try_from(end.duration_since(jiff::Timestamp::now()))
         && let Some(event) = lease.next(left)
     {

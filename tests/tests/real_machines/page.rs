@@ -174,7 +174,8 @@ fn the_ec2_tutorial_commands_create_attested_instances() {
     let (manifests, cluster) = cluster.manifests();
     cluster.control_plane().prepare_for_joins();
     let desk = desk_of_cluster(&manifests, management.admin_kubeconfig());
-    // The operator uses a simulated AWS. The page does not need an option for a Cluster without an identity.
+    // The operator uses a simulated AWS. The commands on the page do not need an option for a Cluster without an
+    // identity.
     let endpoints = CLOUD.arguments_without_fallback();
     let endpoints = endpoints.iter().map(|word| word.display().to_string());
     let endpoints = endpoints.collect::<Vec<_>>().join(" ");

@@ -65,7 +65,7 @@ struct Release {
     ports: [u16; PROVIDERS.len()],
 }
 
-/// An upgrade of the Cluster API in a management cluster.
+/// The data for an upgrade of Cluster API in a management cluster.
 #[derive(Debug)]
 pub struct OlderClusterApi {
     /// clusterctl's configuration and repositories.

@@ -211,7 +211,7 @@ pub enum Fault {
         /// The number of events.
         after: usize,
     },
-    /// A watch sends the `ERROR` event for an expired version, and ends.
+    /// A watch sends the `ERROR` event for an expired `resourceVersion`, and ends.
     WatchGone,
     /// A watch sends a line that is not JSON, and ends.
     WatchGarbage,
