@@ -34,7 +34,7 @@ fn due() -> (ApiServer, Node, (String, String)) {
 /// A time that exceeds the minimum interval between two checks of a certificate.
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
-/// A node with a fresh certificate, which the plugin last checked two minutes ago.
+/// A node with a fresh certificate, which the plugin last checked 2 minutes ago.
 fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
@@ -44,7 +44,7 @@ fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// Moves the time of the last check two minutes into the past.
+/// Moves the time of the last check 2 minutes into the past.
 fn two_minutes_pass(node: &Node) {
     let link = node.file("last-check");
     let before = since_epoch(now() - TWO_MINUTES).as_secs();
@@ -53,7 +53,7 @@ fn two_minutes_pass(node: &Node) {
     symlink(before.to_string(), &link).unwrap();
 }
 
-/// Runs the plugin as if two minutes had passed, until its output contains this text. On a machine under load, the API
+/// Runs the plugin as if 2 minutes had passed, until its output contains this text. On a machine under load, the API
 /// server's first response can be too late.
 #[track_caller]
 fn run_until_it_says(node: &Node, text: &str) -> Run {

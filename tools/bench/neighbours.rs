@@ -79,7 +79,7 @@ const VALUES: usize = 4000;
 /// The maximum number of threads in the controller: tokio's threads, and the threads of hanging lookups.
 const MAX_THREADS: f64 = 64.0;
 
-/// The number of elements in a response. Each element is three bytes long.
+/// The number of elements in a response. Each element is 3 bytes long.
 const ELEMENTS: usize = 640_000;
 
 /// The address of a name server that never responds.

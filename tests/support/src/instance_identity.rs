@@ -42,7 +42,7 @@ const ISSUER: [(DnType, &[u64], &str); 4] = [
 /// A field that is `None` becomes `null`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// The account ID, which has twelve digits.
+    /// The account ID, which has 12 digits.
     pub account: String,
     /// The region that contains the zone.
     pub region: String,

@@ -22,7 +22,7 @@
 //! The front server also forwards JSON calls to other services, for example to Secrets Manager. Commands of the AWS
 //! CLI, for any service that moto implements, run in [`Moto::shell`].
 //!
-//! `tests/moto/build` installs moto server once, outside the repository. A start takes two seconds. Tests that can
+//! `tests/moto/build` installs moto server once, outside the repository. A start takes 2 seconds. Tests that can
 //! share a server use a `static`, and separate accounts.
 //!
 //! # Panics
@@ -54,7 +54,7 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// The directory of moto server.
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(install);
 
-/// The deadline for a start, which takes two seconds on an idle machine. The machines that run tests are busy.
+/// The deadline for a start, which takes 2 seconds on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The maximum number of attempts to start moto server, if another process has taken its port each time.

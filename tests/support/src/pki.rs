@@ -142,7 +142,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The contents of a client certificate that became valid five minutes ago, and is valid for one day.
+    /// The contents of a client certificate that became valid 5 minutes ago, and is valid for one day.
     pub fn client(subject: Subject) -> Self {
         Self::new(subject, Purpose::Client)
     }

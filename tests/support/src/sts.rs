@@ -168,7 +168,7 @@ impl Sts {
         self.shared.authority.certificate_pem()
     }
 
-    /// Issues new credentials for `principal`, which are valid for six hours according to the service's clock.
+    /// Issues new credentials for `principal`, which are valid for 6 hours according to the service's clock.
     pub fn credentials(&self, principal: Principal) -> Credentials {
         let expiration = self.now() + LIFETIME;
         self.credentials_until(principal, expiration)

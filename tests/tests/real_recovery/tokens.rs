@@ -87,7 +87,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     wait_until_ready(&plane, "m1");
 }
 
-/// The lifetime in seconds, which represents the default of seven days. The other times in these tests are fractions of
+/// The lifetime in seconds, which represents the default of 7 days. The other times in these tests are fractions of
 /// this lifetime.
 const LIFETIME: u32 = 45;
 

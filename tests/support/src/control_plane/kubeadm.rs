@@ -51,7 +51,7 @@ impl ControlPlane {
         token
     }
 
-    /// Waits until `cluster-info` is signed for the token. Otherwise, `kubeadm join`, which polls every five seconds,
+    /// Waits until `cluster-info` is signed for the token. Otherwise, `kubeadm join`, which polls every 5 seconds,
     /// would wait for the signature.
     #[track_caller]
     pub fn wait_for_discovery(&self, token: &BootstrapToken) {

@@ -34,7 +34,7 @@ pub const RSA: &[u64] = &[1, 2, 840, 113_549, 1, 1, 1];
 /// DSA with SHA-1.
 pub const DSA_WITH_SHA_1: &[u64] = &[1, 2, 840, 10_040, 4, 3];
 
-/// The signing time for a new instance: three seconds after the pending time of a [`super::Document`].
+/// The signing time for a new instance: 3 seconds after the pending time of a [`super::Document`].
 const SIGNED_AT: &[u8] = b"260101000003Z";
 /// The size in bytes of the pieces into which AWS's encoder divides content.
 const PIECE: usize = 1000;

@@ -16,7 +16,7 @@ use crate::process::Scratch;
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
 /// The preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The other
-/// checks require a container runtime that responds within two seconds, but the test hosts are busy.
+/// checks require a container runtime that responds within 2 seconds, but the test hosts are busy.
 pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
     ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
 

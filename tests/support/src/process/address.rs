@@ -17,7 +17,7 @@ const COUNT: u64 = 1 << 16;
 const ATTEMPTS: usize = 20;
 
 /// A shell script that adds the address, reports this, and removes the address when its standard input, a pipe from the
-/// test process, is closed. If the process is killed, the kernel removes the address within two hours.
+/// test process, is closed. If the process is killed, the kernel removes the address within 2 hours.
 const HOLDER: &str = r#"ip address add "$1/32" dev lo valid_lft 7200 preferred_lft 7200 || exit
 echo held; cat; ip address del "$1/32" dev lo"#;
 
