@@ -120,7 +120,7 @@ pub fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
 ///
 /// # Panics
 ///
-/// Panics if the page does not contain such a section.
+/// Panics if the page does not contain a section with this heading.
 #[track_caller]
 pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> {
     let (_, section) = page
@@ -246,8 +246,8 @@ pub fn is_reason(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphabetic())
 }
 
-/// The complete text of a source file that is in a directory `tests` or `testing`, or has such a name. For other source
-/// files, the text after `mod tests {`.
+/// The part of the source file that contains tests. If the file is in a directory `tests` or `testing`, or has one of
+/// these names, this part is the complete text. Otherwise, it is the text after `mod tests {`.
 fn part_of_tests(source: &Source) -> &str {
     let names = ["tests", "testing", "tests.rs", "testing.rs"];
     let mut parts = source.path.iter();

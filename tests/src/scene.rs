@@ -1,4 +1,4 @@
-//! A cluster whose machines prove their identity with a rubber stamp, and the requests to this cluster.
+//! A cluster whose machines use a rubber stamp as evidence, and the requests to this cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

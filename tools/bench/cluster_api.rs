@@ -7,7 +7,7 @@ pub const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 pub const BOOTSTRAP_GROUP: &str = "bootstrap.cluster.x-k8s.io";
 pub const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io/v1beta2";
 
-/// An object of a Cluster. `fields` are added to its metadata.
+/// An object that belongs to a Cluster, with these additional top-level fields.
 pub fn object(
     (api_version, kind): (&str, &str),
     (namespace, cluster, name): (&str, &str, &str),

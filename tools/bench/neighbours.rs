@@ -162,7 +162,8 @@ pub fn run() -> Suite {
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
     let reported = heavy::reported(&simulation.log(), &namespace);
-    // The amounts of hostile work: each kind, with its minimum. With less work, the limits would not prove anything.
+    // The amounts of hostile work: for each kind, the measured amount and the minimum. With less work, the benchmark
+    // would not test the limits.
     let work = [
         ("calls of hostile API servers", calls, 200),
         (
@@ -388,7 +389,8 @@ fn much_of_little(number: usize) -> (Verb, String) {
     }
 }
 
-/// Watch events with requests to the controller whose metadata or groups consist of many small values.
+/// Watch events with certificate requests for the controller. The metadata or the groups of these requests consist of
+/// many small values.
 fn kept_requests() -> String {
     let owners = "{},".repeat(VALUES) + "{}";
     let groups = r#""","#.repeat(VALUES) + r#""""#;

@@ -96,7 +96,7 @@ impl Provider {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such machine.
+    /// Panics if no running machine has this host name.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);

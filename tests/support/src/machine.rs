@@ -20,7 +20,7 @@
 //! units are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are processes of
 //! the machine. The machine can connect to the API server at the same address as the host, to other servers on the host
 //! if configured, and to the other machines of the test process. The host can connect to the machine's address. A boot
-//! takes half a second, and a join one or 2 seconds.
+//! takes half a second, and a join 1 or 2 seconds.
 //!
 //! # Guarantees
 //!

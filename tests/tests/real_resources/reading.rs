@@ -212,7 +212,7 @@ fn clusterctl_moves_user_objects_and_records() {
         let own = format!(
             "{definition}/kubeletauthentications.{group}\n{definition}/nodeidentities.{group}\n"
         );
-        // The labels in the contract mark the kinds of a provider. The identity kind is not such a kind.
+        // The labels in the contract mark the kinds of a provider. The identity kind is not a provider kind.
         let identity = "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io";
         let expected = if label.starts_with("clusterctl") {
             format!("{definition}/{identity}\n{own}")

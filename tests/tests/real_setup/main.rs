@@ -47,7 +47,8 @@ const HANGS: Member = Member::new("hangs-1", "hangs1");
 const BY_README: Member = Member::new("by-readme", "byread");
 const BY_PAGE: Member = Member::new("by-page", "bypage");
 
-/// A kubeadm cluster in which only the project's controller approves requests. The inventory lists some machines.
+/// A kubeadm cluster in which only the project's controller approves requests. The inventory lists the accepted
+/// machines.
 struct Cluster {
     plane: ControlPlane,
     setup: Setup,

@@ -84,7 +84,7 @@ impl Instances {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such machine.
+    /// Panics if no running machine has this node name.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);

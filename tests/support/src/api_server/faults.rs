@@ -158,12 +158,12 @@ pub enum Fault {
     HangAfterStore,
     /// The response arrives byte by byte, starting with its first header.
     TrickleHead {
-        /// The time between 2 bytes.
+        /// The time between two bytes.
         every: Duration,
     },
     /// The head arrives immediately, but the body arrives byte by byte.
     TrickleBody {
-        /// The time between 2 bytes.
+        /// The time between two bytes.
         every: Duration,
     },
     /// Status 200 and a JSON document with this number of bytes are returned, in one line, without `Content-Length`.

@@ -34,7 +34,7 @@ const MAX_STREAMS: u32 = 100;
 /// Data that is neither TLS nor HTTP of any version.
 const GARBAGE: &[u8] = &[0xa5; 512];
 
-/// The time between 2 bytes of a slow connection.
+/// The time between two bytes of a slow connection.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// The size of a response head, in bytes.

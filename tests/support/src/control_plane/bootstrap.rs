@@ -210,7 +210,7 @@ impl ControlPlane {
         self.install_bindings(&KubeadmBinding::ALL);
     }
 
-    /// Creates some of kubeadm's bindings. The bindings are effective when this function returns.
+    /// Creates these bindings of kubeadm. The bindings are effective when this function returns.
     #[track_caller]
     pub fn install_bindings(&self, bindings: &[KubeadmBinding]) {
         let bindings_and_role = bindings

@@ -52,7 +52,7 @@ pub enum Fault {
     Huge(usize),
     /// The head arrives immediately, but the body arrives byte by byte.
     Trickle {
-        /// The time between 2 bytes.
+        /// The time between two bytes.
         every: Duration,
     },
     /// Status 302 to this base URL is returned, with the request's path.

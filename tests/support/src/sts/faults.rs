@@ -45,7 +45,7 @@ pub enum Fault {
     },
     /// The response body arrives byte by byte.
     Trickle {
-        /// The time between 2 bytes.
+        /// The time between two bytes.
         every: Duration,
     },
     /// The call is never answered.

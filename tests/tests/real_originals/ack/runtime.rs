@@ -8,8 +8,8 @@ use super::case::{ACCOUNT_MAP, Case};
 /// The account of the controller's credentials in the judge.
 pub const CONTROLLER: &str = "111122223333";
 
-/// The role, which is empty if the controller's own credentials are used, and the account of the credentials, or an
-/// error.
+/// The role and the account of the credentials, or an error. The role is empty if the runtime uses the controller's own
+/// credentials.
 pub type Answer = Result<(String, String), String>;
 
 /// The answer from the judge.
@@ -144,8 +144,8 @@ fn items(list: &Value) -> Vec<&Value> {
     list.as_array().into_iter().flatten().collect()
 }
 
-/// The answer to a case, derived from the answer to the visible case. The runtime does not read the annotations of some
-/// namespaces, and reads the status.
+/// The answer to a case, derived from the answer to the visible case. In the case itself, the runtime ignores the
+/// annotations of some namespaces, and reads the status.
 pub fn with_what_it_hides(case: &Case, visible: &Answer) -> Answer {
     let answer = if case.is_ignored() && !case.selectors {
         own()
