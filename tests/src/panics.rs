@@ -1,4 +1,4 @@
-//! A panic must not affect a node while its stored credential is valid.
+//! Checks that a panic does not affect a node while the node's stored credential is valid.
 
 use std::path::Path;
 use std::time::Duration;

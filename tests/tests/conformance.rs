@@ -1,5 +1,5 @@
-//! Checks that the tests on the pages about conformance, attacks and tenancy exist, and that they contain the reasons
-//! for attacks.
+//! Checks that the tests on the pages about conformance, attacks and tenancy exist, and that the tests for attacks
+//! contain the reasons on these pages.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! Tests in which Cluster API upgrades a cluster whose machines have TPMs while attestation is enforced: first its
-//! KubeadmControlPlane, and then its MachineDeployment. Finally, a MachineHealthCheck replaces a control-plane Machine.
+//! Tests in which Cluster API upgrades a cluster while attestation is enforced. The machines have TPMs. Cluster API
+//! first upgrades the KubeadmControlPlane, and then the MachineDeployment. Finally, a MachineHealthCheck replaces a
+//! control-plane Machine.
 
 use std::collections::BTreeMap;
 

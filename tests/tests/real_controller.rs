@@ -1,5 +1,5 @@
-//! Tests of the controller with a real API server, next to kube-controller-manager with all controllers of kubeadm's
-//! clusters, and with only the required permissions.
+//! Tests of the controller with a real API server. The controller has only the required permissions, and runs next to
+//! kube-controller-manager with all controllers of kubeadm's clusters.
 
 use std::fs;
 use std::os::unix::fs::symlink;

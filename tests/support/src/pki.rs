@@ -1,4 +1,5 @@
-//! A test certificate authority for server, client and requested certificates.
+//! A certificate authority for tests, which issues server certificates, client certificates, and certificates for
+//! requests.
 //!
 //! Keys are ECDSA P-256, and key files are PKCS#8. The code under test does not use this code.
 

@@ -1,4 +1,4 @@
-//! Tests of the front server's additions to moto, from the view of a client.
+//! Tests, with a client, of the front server's additions to moto.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,4 +1,4 @@
-//! Tests with moto server and the STS simulator of the script for a first run in an AWS account.
+//! Tests of the script for a first run in an AWS account, with moto server and the STS simulator.
 
 use std::process::{Command, Output};
 

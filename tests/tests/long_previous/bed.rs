@@ -1,4 +1,5 @@
-//! A management cluster whose version changes. It has one Cluster with nodes for each attestation provider.
+//! A management cluster in which the version of the project changes. For each attestation provider, it has one Cluster
+//! with nodes.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Tests of the first minutes of a boot, from the view of a kubelet: repeated runs, and the elapsed time.
+//! Tests of the first minutes after a boot: the plugin runs that a kubelet repeats, and the elapsed time.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests of the commands on the pages in docs, which an operator copies.
+//! Tests of the commands that an operator copies from the pages in docs.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! Tests of credentials that the controller tries before the first node joins, and of Clusters with the same name in
-//! one account.
+//! Tests of credentials that the controller checks with STS before the first node joins, and of Clusters with the same
+//! name in one account.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;

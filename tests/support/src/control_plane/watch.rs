@@ -1,4 +1,4 @@
-//! Waiting for objects with a watch.
+//! Waits for objects with a watch.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver};
