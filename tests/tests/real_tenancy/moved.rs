@@ -1,4 +1,5 @@
-//! Tests of a Cluster that is moved to another management cluster, with an identity and under load.
+//! Tests in which clusterctl moves a Cluster with an AWS identity, and a Cluster whose nodes send requests during the
+//! move, to another management cluster.
 
 use std::sync::Arc;
 

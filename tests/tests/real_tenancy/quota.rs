@@ -1,4 +1,4 @@
-//! Tests of the ResourceQuota on the page.
+//! Tests of the ResourceQuota in docs/tenancy.md.
 
 use std::fs;
 
