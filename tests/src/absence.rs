@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::controller::{is_answered, is_issued, reason_of};
 use crate::fleet::condition_of;
 
-/// An action that the controller took after it could have answered the request.
+/// Evidence that the controller acted after the time at which it could have answered the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Later(());
 

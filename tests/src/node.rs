@@ -30,7 +30,7 @@ pub const NODE: &str = "n1";
 /// The user name of the nodes' bootstrap token.
 pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
-/// A deadline longer than any wait of a suite.
+/// A deadline that is longer than any wait in a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A shell script that sets the host name `$0`, and runs the remaining arguments.

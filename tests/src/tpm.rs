@@ -145,7 +145,7 @@ impl Requester {
         }
     }
 
-    /// The data that the machine's quote must cover after it has opened the challenge: the key binding.
+    /// The data that the machine's quote must cover after the machine has opened the challenge: the key binding.
     pub fn qualifying_data(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
         let key = KeyPair::from_pem(&self.key_pem).unwrap();
         let binding = KeyBinding::new(

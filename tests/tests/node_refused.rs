@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A node whose certificate is due for renewal, and its output.
+/// A node whose certificate is due for renewal, and the certificate and key that the plugin printed.
 fn due() -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {

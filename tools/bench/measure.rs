@@ -22,7 +22,7 @@ pub struct Program {
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// The cost of one run, except the time, which requires many runs.
+/// The cost of one run. The cost does not include the time, because a measurement of the time requires many runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     /// The size of the file in bytes.

@@ -116,7 +116,7 @@ pub(super) fn register(
         "metadata": { "name": label, "namespace": namespace, "labels": labels },
         "providerName": name, "type": kind, "version": version,
     });
-    // The API server can start to serve a definition some time after it is established.
+    // The API server can start to serve a kind some time after the definition is established.
     let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());
     assert!(created.is_some(), "{provider:#} cannot be created");
 }

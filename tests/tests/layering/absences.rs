@@ -11,7 +11,7 @@ const DOORS: [&str; 2] = ["src/absence.rs", "tests/layering/absences.rs"];
 /// The functions that report whether a request has an answer.
 const TOLD: [&str; 2] = ["is_answered", "is_issued"];
 
-/// The assertions in the text that a request has no answer. White space is removed from them.
+/// The assertions in the text that a request has no answer. White space is removed from the assertions.
 fn bare_absences(text: &str) -> Vec<String> {
     let text: String = text.split_whitespace().collect();
     let denied = text.split("assert!(!").skip(1);

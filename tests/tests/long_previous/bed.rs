@@ -52,7 +52,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts this version, with a Cluster that enforces attestation for each attestation provider.
+    /// Starts this version of the project, with one Cluster for each attestation provider. Attestation is enforced in
+    /// each Cluster.
     #[track_caller]
     pub fn start(version: &Version) -> Self {
         let management = Management::start_with_manifests(&version.manifests());

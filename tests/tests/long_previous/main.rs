@@ -1,4 +1,4 @@
-//! Tests of upgrades from the previous version of this project, and of rollbacks to it.
+//! Tests of upgrades from the previous version of this project, and of rollbacks to the previous version.
 
 mod bed;
 

@@ -263,7 +263,7 @@ fn chart_values_appear_in_the_rendered_objects() {
     assert_eq!(pod["containers"][0]["image"], image);
 }
 
-/// The namespaces whose Secrets the controller can read. The empty namespace represents all of them.
+/// The namespaces whose Secrets the controller can read. The empty namespace represents all namespaces.
 pub fn readable_secrets(found: &BTreeMap<[String; 3], Value>) -> Vec<String> {
     let bindings = found
         .iter()

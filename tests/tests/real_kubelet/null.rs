@@ -163,7 +163,8 @@ fn the_lease_is_renewed_in_time_with_a_slow_controller() {
     assert!(has_later);
 }
 
-/// The next renewal time of the Lease, which must be within its grace period.
+/// Waits for the next renewal of the Lease, which must happen within the grace period. Returns the time of this
+/// renewal.
 #[track_caller]
 fn next_renewal(lease: &mut Watch) -> Value {
     let event = lease

@@ -476,7 +476,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
         let result = "--property=ExecStartPre";
         let started = machine.ok(&["systemctl", "show", result, "kubelet"]);
         assert!(started.contains("status=9/KILL"), "{step:?}: {started}");
-        // Otherwise, systemd would start the kubelet again 10 seconds after it ends.
+        // Otherwise, systemd would start the kubelet again 10 seconds after the kubelet ends.
         machine.ok(&["systemctl", "stop", "kubelet"]);
         assert!(!machine.exists(CREDENTIAL), "{step:?}");
         let written = [KUBELET_CONF, ENVIRONMENT].map(|path| machine.exists(path));

@@ -38,7 +38,7 @@ pub fn without_key(management: &Management, namespace: &str) -> WorkloadCluster 
     cluster
 }
 
-/// A token with the key of this Cluster's CA, and the running signer for it.
+/// A token with the key of this Cluster's CA, and a running signer for this CA.
 pub fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
     let plane = cluster.control_plane();
     let token = Token::with_key(&plane.ca_cert_path(), &plane.ca_key_path());

@@ -93,7 +93,8 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     };
     tenant.joins("m2", &tenant.launch(THEIRS));
 
-    // The controller uses the moved account.
+    // The account in the moved KubeletAuthentication still applies, so the controller does not accept credentials for
+    // another account.
     SITE.cloud.learn(ANOTHER, NAME);
     let (id, secret) = access_key(ANOTHER);
     let data = json!({"stringData": {"AccessKeyID": id, "SecretAccessKey": secret}});

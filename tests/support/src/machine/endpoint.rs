@@ -53,7 +53,7 @@ impl Endpoint {
         }
     }
 
-    /// The address of the endpoint. Machines can also connect to it.
+    /// The address of the endpoint. Machines can also connect to this address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

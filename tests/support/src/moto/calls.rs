@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// The error for credentials that do not have the permission.
+    /// The error for credentials without permission for the call.
     pub fn unauthorized() -> Self {
         Self::Error {
             status: 403,

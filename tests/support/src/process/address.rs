@@ -24,7 +24,7 @@ echo held; cat; ip address del "$1/32" dev lo"#;
 /// An address on this machine that no other process uses. It exists until this value is dropped, or until the test
 /// process ends.
 ///
-/// Programs do not treat it as a loopback address, but only this machine can connect to it.
+/// Programs do not treat the address as a loopback address, but only this machine can connect to the address.
 #[derive(Debug)]
 pub struct HeldAddress {
     ip: Ipv4Addr,

@@ -38,8 +38,8 @@ static BASE: LazyLock<Base> = LazyLock::new(|| {
 
 struct Base {
     path: PathBuf,
-    // The standard input of the remover is open until this process ends. The remover ends after this process, which
-    // does not wait for it.
+    // The standard input of the remover is open until this process ends. The remover ends after this process, and this
+    // process does not wait for the remover.
     _remover: Child,
 }
 

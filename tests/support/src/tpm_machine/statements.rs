@@ -31,7 +31,7 @@ impl TpmMachine {
         }
     }
 
-    /// Quotes any PCRs, which are selected as in tpm2-tools: `sha1:0,1+sha256:4`.
+    /// Quotes these PCRs, in the notation of tpm2-tools: `sha1:0,1+sha256:4`.
     #[track_caller]
     pub fn quote_over(&self, qualifying_data: &[u8], selection: &str) -> Statement {
         self.quote_in(&self.loaded(), qualifying_data, selection, &[])
