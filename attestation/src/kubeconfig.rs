@@ -25,7 +25,7 @@ pub enum Policy {
     /// context is checked. The parser accepts the same encodings as client-go.
     Machine,
     /// The author is a tenant. All content is inline. The kubeconfig cannot run a program, read a file, or connect
-    /// through another host. Every entry is checked, and errors do not contain any of its text.
+    /// through another host. Every entry is checked, and errors do not contain any text of the kubeconfig.
     Tenant,
 }
 

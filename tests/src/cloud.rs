@@ -58,7 +58,7 @@ pub struct Instance {
     pub credentials: Credentials,
     /// The identity document of the instance.
     pub document: String,
-    /// The signed form of the same document.
+    /// The signed form of the identity document.
     pub rsa2048: String,
 }
 
@@ -354,7 +354,7 @@ pub struct Parts<'a> {
     pub node_name: &'a str,
     /// An identity document.
     pub document: &'a str,
-    /// The signed form of the same document.
+    /// The signed form of the identity document.
     pub rsa2048: &'a str,
     /// The credentials for the STS call.
     pub credentials: &'a Credentials,

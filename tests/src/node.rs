@@ -154,7 +154,7 @@ impl Node {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
     }
 
-    /// From now on, runs the plugin on a machine with this host name, instead of with another wrapper.
+    /// From now on, runs the plugin on a machine with this host name. Replaces any other wrapper.
     pub fn call(&mut self, host_name: &str) {
         self.wrap(&["unshare", "--uts", "bash", "-c", NAMED, host_name]);
     }

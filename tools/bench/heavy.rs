@@ -37,7 +37,7 @@ pub const WATCHED: [(&str, &str); 5] = [
 /// The kinds that the controller watches for one Cluster, or reads for one Machine.
 const OTHERS: [(&str, &str); 2] = [("v1", "Secret"), (BOOTSTRAP, "KubeadmConfig")];
 
-/// The property of an object that makes it expensive to read.
+/// The property that makes an object expensive to read.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     /// A field that the controller does not use has many levels.

@@ -72,7 +72,7 @@ struct State {
     tagged: HashSet<String>,
     /// The ARNs of the roles whose policies also allow `sts:TagSession`.
     accept_tags: HashSet<String>,
-    /// For each account, the regions that it has not enabled.
+    /// For each account, the regions that the account has not enabled.
     not_enabled: HashSet<(String, String)>,
 }
 

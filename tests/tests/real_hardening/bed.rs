@@ -155,7 +155,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request in the same format as from the plugin.
+    /// A request in the format of the plugin's requests.
     pub fn ours(name: &'a str, node: &'a str) -> Self {
         Self {
             name,
@@ -164,7 +164,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A request in the same format as from a stock kubelet.
+    /// A request in the format of a stock kubelet's requests.
     pub fn built_in(name: &'a str, node: &'a str) -> Self {
         Self {
             signer: BUILT_IN,
@@ -198,7 +198,7 @@ impl<'a> Request<'a> {
         self.file_of(attacker, None)
     }
 
-    /// Creates the object with this length.
+    /// Creates the object, padded to this length.
     pub fn file_of(&self, attacker: &Kubectl, length: Option<usize>) -> Output {
         create(attacker, &self.to_json(length))
     }

@@ -31,7 +31,7 @@ fn id(token: &str) -> TokenId {
     TokenId::parse(token).unwrap()
 }
 
-/// Adds a Secret in the same format as from Cluster API's bootstrap provider.
+/// Adds a Secret in the format that Cluster API's bootstrap provider uses.
 fn add(bed: &Bed, token: &str, expiration: Option<SystemTime>) {
     let mut data = json!({
         "token-id": token, "token-secret": SECRET,

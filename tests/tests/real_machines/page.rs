@@ -81,7 +81,7 @@ fn follow_to_the_end<P>(
 ) -> (WorkloadCluster, P) {
     let mut shell = shell.spawn(log);
     // If the script ends early, the test reports the log of the script, which shows the reason. If the test only waited
-    // for the Cluster, its message would not contain the reason.
+    // for the Cluster, the test's message would not contain the reason.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())

@@ -160,7 +160,7 @@ impl Life {
     }
 }
 
-/// The steps on the page.
+/// Follows the steps on the page for a planned rotation.
 fn rotate(mut life: Life) {
     let (former, new) = life.town.authorities();
     let both = bundle([&former, &new]);
@@ -205,7 +205,7 @@ fn rotate(mut life: Life) {
     }
 }
 
-/// The steps on the page for a leaked CA key.
+/// Follows the steps on the page for a leaked CA key.
 fn leak(mut life: Life) {
     let (former, new) = life.town.authorities();
     let plane = life.town.plane.clone();

@@ -61,7 +61,7 @@ struct Release {
     version: String,
     /// The directory of the release's programs and manifests.
     built: &'static Path,
-    /// The ports for its webhooks.
+    /// The ports for the webhooks of the release's managers.
     ports: [u16; PROVIDERS.len()],
 }
 
