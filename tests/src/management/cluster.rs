@@ -249,7 +249,7 @@ impl ClusterBuilder {
         parts
     }
 
-    /// The existing Cluster, with its Secrets.
+    /// Creates the Secrets of an existing Cluster, and returns the Cluster.
     ///
     /// Create the Secrets before the status of the InfraCluster, because Cluster API connects to a Cluster as soon
     /// as its infrastructure is ready, and retries only after 30 seconds.

@@ -187,7 +187,8 @@ fn a_join_costs_5_writes_and_a_renewal_2_even_in_parallel() {
     bed.join(&many);
     bed.assert_calls(begun_many, &of_joins(AT_ONCE));
 
-    // One connection is for all calls and watches. There is also a connection to the management cluster for the Lease.
+    // The controller uses one connection to each API server for all calls and watches, and a second connection to the
+    // management cluster for the Lease.
     let few = poll(PATIENCE, || {
         let [management, workload] = bed.connections();
         (management <= 2 && workload == 1).then_some(())

@@ -79,7 +79,7 @@ impl Town {
         self.cluster.write_kubeconfig(&kubeconfig);
     }
 
-    /// A kubeconfig for a member of `system:masters` that has a certificate from this CA and trusts the API server.
+    /// kubectl for a member of `system:masters` that has a certificate from this CA and trusts the API server.
     pub fn master(&self, ca: &CertificateAuthority) -> Kubectl {
         let pair = ca.issue(&Contents::client(Subject {
             organization: Some("system:masters".to_owned()),
