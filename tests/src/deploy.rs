@@ -86,7 +86,7 @@ pub fn arguments(deployment: &Value, diagnostics: Diagnostics) -> Vec<String> {
 }
 
 /// Starts a controller with the permissions of the ServiceAccount, and the arguments in the Deployment with different
-/// ports.
+/// ports. Also returns the addresses of the controller's metrics and probes.
 #[track_caller]
 pub fn start(
     management: &Management,

@@ -285,7 +285,7 @@ impl Authentication {
         seen.unwrap_or_else(|| panic!("the controller has not observed the change: {:#}", get()))
     }
 
-    /// Waits until the cluster is Ready.
+    /// Waits until the cluster is Ready. Returns the KubeletAuthentication.
     #[track_caller]
     pub fn wait_until_ready(&self, kubectl: &Kubectl) -> Value {
         self.wait_for(kubectl, "Ready", "True", "Ready")

@@ -322,7 +322,7 @@ impl Started {
         limit.unwrap().split_whitespace().next().unwrap().to_owned()
     }
 
-    /// Waits until the run ends.
+    /// Waits until the run ends. Returns the result of the run.
     #[track_caller]
     pub fn finish(mut self) -> Run {
         let mut child = self.child.take().unwrap();

@@ -180,7 +180,7 @@ impl Scene {
             .json(["get", "certificatesigningrequests", name])
     }
 
-    /// Waits until the request has an answer.
+    /// Waits until the request has an answer. Returns the request.
     #[track_caller]
     pub fn answer(&self, name: &str) -> Value {
         let what = format!("{name} with an answer");
@@ -207,7 +207,7 @@ impl Scene {
         event
     }
 
-    /// Waits for an Event with this reason on the object with this name.
+    /// Waits for an Event with this reason on the object with this name. Returns the Event.
     #[track_caller]
     pub fn wait_for_event(&self, object: &str, reason: &str) -> Value {
         self.wait_for_event_with(
@@ -263,7 +263,7 @@ impl Scene {
         kubectl.json(["get", "nodeidentities", &name, "--namespace", namespace])
     }
 
-    /// Waits until the record satisfies `wanted`.
+    /// Waits until the record satisfies `wanted`. Returns the record.
     #[track_caller]
     pub fn wait_for_record(&self, node_name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let found = poll(SWEPT, || {

@@ -137,7 +137,7 @@ impl Story<'_> {
         apply(self.management, file, manifest);
     }
 
-    /// Prints kubectl's output.
+    /// Prints kubectl's output, and returns the output.
     fn show(&self, kubectl: &Kubectl, words: &[&str]) -> Output {
         println!("$ kubectl {}", words.join(" "));
         let output = kubectl.run(words);

@@ -35,7 +35,7 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Waits until the run ends.
+    /// Waits until the run ends. Returns the completed run.
     pub fn finish(self) -> Run {
         let output = self.child.wait_with_output().unwrap();
         Run {

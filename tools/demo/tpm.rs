@@ -260,7 +260,7 @@ fn decided(controller: &Controller, name: &str) -> String {
     outcome
 }
 
-/// Kills the plugin while the TPM opens the challenge. The next run answers the same challenge.
+/// Kills the plugin while the TPM opens the challenge. Returns whether the next run answers the same challenge.
 fn killed_in_the_middle(world: &World) -> bool {
     println!("\n== {KILLED} is killed between the challenge and the answer ==");
     let tpm = world.machine(KILLED).tpm();

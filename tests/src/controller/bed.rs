@@ -108,13 +108,13 @@ impl Bed {
         Application::null(machine, self.server.ca_pem()).put(&self.server)
     }
 
-    /// Waits until the request has an answer.
+    /// Waits until the request has an answer. Returns the request.
     #[track_caller]
     pub fn wait_for_answer(&self, name: &str) -> Value {
         wait_for_csr(&self.server, name, is_answered)
     }
 
-    /// Waits for an Event with this reason on this request.
+    /// Waits for an Event with this reason on this request. Returns the Event.
     #[track_caller]
     pub fn wait_for_event(&self, name: &str, reason: &str) -> Value {
         poll(PATIENCE, || {

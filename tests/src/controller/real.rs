@@ -189,7 +189,7 @@ impl RealBed {
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// Waits until the request has an answer.
+    /// Waits until the request has an answer. Returns the request.
     #[track_caller]
     pub fn wait_for_answer(&self, name: &str) -> Value {
         let what = format!("{name} with an answer");

@@ -160,7 +160,7 @@ impl ControlPlane {
         self.scratch.directory(&format!("{name}-{unique}"))
     }
 
-    /// Waits until the Node is registered.
+    /// Waits until the Node is registered. Returns the Node.
     #[track_caller]
     pub fn wait_for_node(&self, name: &str) -> Value {
         let selector = format!("metadata.name={name}");
@@ -169,7 +169,7 @@ impl ControlPlane {
             .wait_for(&resource, &format!("named {name}"), DEADLINE, |_| true)
     }
 
-    /// Waits until the Node reports that it is ready.
+    /// Waits until the Node reports that it is ready. Returns the Node.
     #[track_caller]
     pub fn wait_for_node_ready(&self, name: &str) -> Value {
         let selector = format!("metadata.name={name}");
@@ -182,8 +182,8 @@ impl ControlPlane {
         )
     }
 
-    /// Waits for a certificate signing request that satisfies `condition`. `what` describes the request in the failure
-    /// message.
+    /// Waits for a certificate signing request that satisfies `condition`, and returns the request. `what` describes
+    /// the request in the failure message.
     #[track_caller]
     pub fn wait_for_csr(&self, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
         self.admin

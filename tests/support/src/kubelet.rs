@@ -183,7 +183,7 @@ impl Kubelet {
         metrics.unwrap_or_else(|| self.fail("served no metrics"))
     }
 
-    /// Waits until the sum of a metric's samples that have all these labels satisfies `condition`.
+    /// Waits until the sum of a metric's samples that have all these labels satisfies `condition`. Returns the sum.
     ///
     /// A metric without such a sample counts as zero.
     #[track_caller]
