@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Backoff {
     /// The pause after the first failure.
     pub first: Duration,
-    /// The limit of all pauses.
+    /// The longest pause, which limits all pauses.
     pub longest: Duration,
 }
 

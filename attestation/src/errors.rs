@@ -18,7 +18,7 @@ macro_rules! ensure {
 const MAX_LEN: usize = 4096;
 
 /// The error and its causes on one line, separated by ": ". A cause is omitted if the preceding text already ends with
-/// it. A string of more than 4096 bytes is truncated, and ends with "...".
+/// this cause. A string of more than 4096 bytes is truncated, and ends with "...".
 pub fn error_chain(error: &dyn Error) -> String {
     let chain = iter::successors(Some(error), |&error| error.source());
     let mut words: Vec<String> = Vec::new();

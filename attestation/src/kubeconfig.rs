@@ -1,8 +1,8 @@
 //! Kubeconfigs: an API server with its CA certificates, and a login.
 //!
-//! The format of kubeconfigs belongs to client-go (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser
-//! ignores unknown keys. It rejects a field that would change the connection or the login, and reports the reason.
-//! The author of the kubeconfig determines whether the parser rejects more: see [`Policy`].
+//! client-go defines the format of kubeconfigs (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser ignores
+//! unknown keys. It rejects a field that would change the connection or the login, and reports the reason. The author
+//! of the kubeconfig determines whether the parser rejects more: see [`Policy`].
 //!
 //! The parser reads only the text. The caller reads the files to which the text refers.
 
@@ -18,14 +18,14 @@ pub use error::{InvalidKubeconfig, Refused};
 pub use login::{Exec, Identity, Login, identity};
 pub use source::no_files;
 
-/// The rules for a kubeconfig, which depend on its author.
+/// The rules for a kubeconfig. The rules depend on the author of the kubeconfig.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The author is the administrator of this machine. The kubeconfig can refer to files and a proxy. Only the current
     /// context is checked. The parser accepts the same encodings as client-go.
     Machine,
     /// The author is a tenant. All content is inline. The kubeconfig cannot run a program, read a file, or connect
-    /// through another host. Every entry is checked, and errors do not contain any of its text.
+    /// through another host. Every entry is checked, and errors do not contain any text of the kubeconfig.
     Tenant,
 }
 

@@ -1,11 +1,11 @@
-//! The vocabulary that both halves of kubelet authentication share: names, the request's envelope, evidence, key
-//! binding, kubeconfigs, and the encoding of signed documents.
+//! The data types that the node and the controller share: names, the request's envelope, evidence, key binding,
+//! kubeconfigs, and the encoding of signed documents.
 //!
 //! The node creates these values and a verifier parses them, so each type has a single definition in this crate.
 //!
 //! # Guarantees
 //!
-//! - Pure: no input or output, no clock, no randomness, no async.
+//! - Pure: no I/O, no clock, no randomness, no async.
 //! - Strict parsing: every accepted request envelope and certification request has exactly one encoding, so two parsers
 //!   cannot read the same bytes differently.
 //! - No verification: all values are the requester's claims until the controller has checked them.

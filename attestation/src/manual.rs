@@ -21,7 +21,8 @@ pub fn section<'a>(
 }
 
 /// Escapes the text for roff, so that roff shows it unchanged. Without the escape, a period or a quote at the start of
-/// a line begins a command. roff can convert a hyphen to a different character, which breaks a copied command.
+/// a line begins a roff command. In addition, roff can convert a hyphen to a different character, so that a reader
+/// cannot paste a command from the page.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) {

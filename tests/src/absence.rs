@@ -9,26 +9,26 @@ use serde_json::Value;
 use crate::controller::{is_answered, is_issued, reason_of};
 use crate::fleet::condition_of;
 
-/// An action that the controller took after it could have answered the request.
+/// Evidence that the controller acted after the time at which it could have answered the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Later(());
 
 impl Later {
-    /// The answer to a request that was created later.
+    /// The answer to a request that was created after the unanswered request.
     #[track_caller]
     pub fn answer(csr: &Value) -> Self {
         assert!(is_answered(csr), "a sentinel without an answer: {csr:#}");
         Self(())
     }
 
-    /// The controller's decision on the request, from the controller's log.
+    /// A later decision on a request, from the controller's log.
     #[track_caller]
     pub fn decision(line: &Value) -> Self {
         assert!(line["outcome"].is_string(), "not a decision: {line:#}");
         Self(())
     }
 
-    /// The controller's Event about the request, or about its machine.
+    /// A later Event from the controller about a request or its machine.
     #[track_caller]
     pub fn event(event: &Value) -> Self {
         assert!(event["reason"].is_string(), "not an Event: {event:#}");
@@ -42,7 +42,7 @@ impl Later {
         Self(())
     }
 
-    /// An object's condition that its controller wrote later, for this generation of the object.
+    /// A condition that the object's controller wrote after the request, for the current generation of the object.
     #[track_caller]
     pub fn condition(object: &Value, condition: &str) -> Self {
         let found = condition_of(object, condition);

@@ -34,7 +34,8 @@ const PROGRAMS: &str = "/usr/lib/kubelet-authenticator";
 /// The default path of the bootstrap kubeconfig.
 const BOOTSTRAP: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
 
-/// Runs the plugin like the kubelet, which runs it again after a failure. A denial is final.
+/// A shell script that runs the plugin as the kubelet does: up to five times, until a run succeeds or the request is
+/// denied.
 const RUN: &str = r#"
 info='{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}'
 for run in 1 2 3 4 5; do
@@ -45,8 +46,8 @@ done
 exit "$status"
 "#;
 
-/// Runs a kubelet, and a stand-in for the container runtime, until the Node is ready, or until the kubelet has
-/// registered an existing Node.
+/// A shell script that runs a kubelet, and a stand-in for the container runtime, until the Node is ready, or until the
+/// kubelet has registered an existing Node.
 const KUBELET: &str = r#"
 mount -t cgroup2 cgroup /sys/fs/cgroup
 ln -s /usr/bin/kubelet /run/fakecri
@@ -63,7 +64,7 @@ tail -n 20 /report/kubelet >&2
 exit 1
 "#;
 
-/// Shared by all tests, because every test has a separate Cluster, or separate machines in a Cluster.
+/// The site that all tests share, because every test has a separate Cluster, or separate machines in a Cluster.
 pub static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
     let management = management();
     let keys = KEYS.path().display().to_string();
@@ -132,7 +133,7 @@ pub struct Host<'a> {
     scene: &'a Scene,
     /// The Machine.
     pub machine: Machine,
-    /// Its hardware.
+    /// The machine's hardware.
     pub hardware: VirtualMachine,
 }
 
@@ -159,7 +160,7 @@ impl<'a> Host<'a> {
         host
     }
 
-    /// Boots, and gets a credential as for the kubelet.
+    /// Boots, and runs the plugin as the kubelet does, until it prints a credential.
     #[track_caller]
     pub fn join(&self, image: Image, secure_boot: SecureBoot) -> Boot {
         credential(&self.hardware, image, secure_boot)
@@ -186,7 +187,7 @@ impl<'a> Host<'a> {
         Duration::from_secs_f64(ended - started)
     }
 
-    /// Boots, and joins and renews until the power fails after this time.
+    /// Boots, and runs `renew --force` repeatedly, which first joins, until the power fails after this time.
     #[track_caller]
     pub fn lose_power(&self, image: Image, secure_boot: SecureBoot, after: Duration) {
         let plugin = format!("{PROGRAMS}/{PLUGIN}");
@@ -195,10 +196,10 @@ impl<'a> Host<'a> {
             .boot_and_lose_power(image, secure_boot, &commands, after);
     }
 
-    /// Adds a kubelet to the disk, whose credentials come from the plugin.
+    /// Adds a kubelet to the disk. The kubelet's credentials come from the plugin.
     #[track_caller]
     pub fn add_kubelet(&self) {
-        // The control plane's programs are one file, which reads its name.
+        // All Kubernetes programs are one file, which selects the program by the name under which it is started.
         let kubelet = control_plane_binary("kubelet");
         self.hardware.program("/usr/bin/kubelet", &kubelet);
         let configuration = json!({
@@ -225,13 +226,14 @@ impl<'a> Host<'a> {
         self.hardware.file("/etc/kubelet.conf", 0o600, kubeconfig);
     }
 
-    /// Boots, and runs the kubelet until its Node is ready. The output has the reason.
+    /// Boots, and runs the kubelet until its Node is ready, or until the kubelet has registered an existing Node. The
+    /// output contains the kubelet's log message about this.
     #[track_caller]
     pub fn run_kubelet(&self, image: Image, secure_boot: SecureBoot) -> Boot {
         self.hardware.boot(image, secure_boot, KUBELET)
     }
 
-    /// A kubeconfig for the API server as the machine reaches it.
+    /// A kubeconfig with the address at which the machine can connect to the API server.
     #[track_caller]
     fn kubeconfig(&self, user: User) -> Vec<u8> {
         let ca = self.scene.cluster.control_plane().ca();
@@ -262,8 +264,8 @@ impl<'a> Host<'a> {
         );
     }
 
-    /// Asserts that the plugin in this boot was denied because of these registers: the exit code, and the Event, which
-    /// names the registers and the value of the first one.
+    /// Asserts that the plugin in this boot was denied because of these registers. Checks the exit code, and that the
+    /// Event contains the registers and the value of the first register.
     #[track_caller]
     pub fn is_denied_for(&self, boot: &Boot, registers: &[u8]) {
         let errors = boot.errors();
@@ -304,7 +306,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Boots this hardware, and gets a credential as for the kubelet.
+/// Boots this hardware, and runs the plugin as the kubelet does, until it prints a credential.
 #[track_caller]
 pub fn credential(hardware: &VirtualMachine, image: Image, secure_boot: SecureBoot) -> Boot {
     hardware.boot(image, secure_boot, &format!("arguments=\n{RUN}"))

@@ -52,13 +52,13 @@ pub struct Cloud {
 pub struct Instance {
     /// The instance in EC2.
     pub ec2: moto::Instance,
-    /// Its metadata service.
+    /// The metadata service of the instance.
     pub imds: Imds,
-    /// The credentials of its instance identity role.
+    /// The credentials of the instance identity role.
     pub credentials: Credentials,
-    /// Its identity document.
+    /// The identity document of the instance.
     pub document: String,
-    /// The signed form of the same document.
+    /// The signed form of the identity document.
     pub rsa2048: String,
 }
 
@@ -131,8 +131,8 @@ impl Cloud {
         self.boot(ec2)
     }
 
-    /// Launches an instance with these tags in a network of this kind. Its names in EC2 and in its metadata are the
-    /// names that AWS assigns in such a network.
+    /// Launches an instance with these tags in a network of this kind. In EC2 and in the instance metadata, the
+    /// instance has the names that AWS assigns in such a network.
     #[track_caller]
     pub fn launch_in_network(&self, network: Network, tags: &[(&str, &str)]) -> Instance {
         let mut ec2 = self.moto.ec2(ACCOUNT, REGION).run(tags);
@@ -354,7 +354,7 @@ pub struct Parts<'a> {
     pub node_name: &'a str,
     /// An identity document.
     pub document: &'a str,
-    /// The signed form of the same document.
+    /// The signed form of the identity document.
     pub rsa2048: &'a str,
     /// The credentials for the STS call.
     pub credentials: &'a Credentials,

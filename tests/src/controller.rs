@@ -40,7 +40,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with this name, whose bootstrap token has this public half.
+    /// A machine with this name and with the bootstrap token that has this public half.
     pub const fn new(name: &'static str, token: &'static str) -> Self {
         Self { name, token }
     }
@@ -87,7 +87,7 @@ pub fn settings(spec: &Value) -> String {
     object.to_string()
 }
 
-/// A program that answers requests, and its files.
+/// A program that answers requests, and the program's files.
 #[derive(Debug)]
 pub struct Setup {
     launch: Launch,
@@ -123,7 +123,7 @@ impl Setup {
             .allowing_insecure()
     }
 
-    /// Also lets machines without evidence join.
+    /// Also allows machines without evidence to join.
     #[must_use]
     pub fn allowing_insecure(self) -> Self {
         self.args(&["--allow-insecure"])
@@ -178,7 +178,7 @@ impl Setup {
 
     /// Replaces the inventory.
     pub fn write_inventory(&self, text: &str) {
-        // Replaces the file in one step, like an editor or a mounted volume.
+        // Replace the file in one step, as an editor or a mounted volume does.
         let new = self.scratch.write("machines.new", text);
         std::fs::rename(new, self.scratch.join("machines.yaml")).unwrap();
     }

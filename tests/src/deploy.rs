@@ -40,7 +40,7 @@ pub fn kustomize(options: &[&str], folder: &Path) -> String {
     String::from_utf8(output.stdout).expect("manifests are text")
 }
 
-/// Applies manifests like an operator. The API server must not report an error or a warning.
+/// Applies manifests as an operator does. The API server must not report an error or a warning.
 #[track_caller]
 pub fn apply(management: &Management, manifests: &str) {
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
@@ -86,7 +86,7 @@ pub fn arguments(deployment: &Value, diagnostics: Diagnostics) -> Vec<String> {
 }
 
 /// Starts a controller with the permissions of the ServiceAccount, and the arguments in the Deployment with different
-/// ports.
+/// ports. Also returns the addresses of the controller's metrics and probes.
 #[track_caller]
 pub fn start(
     management: &Management,
@@ -97,7 +97,7 @@ pub fn start(
     start_version(&Version::CURRENT, management, namespace, files, name)
 }
 
-/// Starts this version of the controller, like [`start`].
+/// Like [`start`], but starts this version of the controller.
 #[track_caller]
 pub fn start_version(
     version: &Version,
@@ -126,7 +126,7 @@ pub fn start_version(
     (process, diagnostics)
 }
 
-/// Starts a controller like [`start`], and waits until it holds the Lease in the namespace.
+/// Like [`start`], but also waits until the controller holds the Lease in the namespace.
 #[track_caller]
 pub fn lead(management: &Management, namespace: &str, files: &Scratch) -> Process {
     let (process, diagnostics) = start(management, namespace, files, "manager");

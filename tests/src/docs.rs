@@ -10,7 +10,7 @@ use crate::page::repository;
 ///
 /// # Panics
 ///
-/// Panics if the value does not exist.
+/// Panics if the page cannot be read.
 #[track_caller]
 pub fn page(name: &str) -> String {
     let path = repository().join("docs").join(name);
@@ -23,7 +23,7 @@ pub struct Source {
     pub package: PathBuf,
     /// The path, relative to the repository.
     pub path: PathBuf,
-    /// Its text.
+    /// The text of the file.
     pub text: String,
 }
 
@@ -120,7 +120,7 @@ pub fn ambiguous(page: &str) -> BTreeMap<&str, usize> {
 ///
 /// # Panics
 ///
-/// Panics if the page does not contain such a section.
+/// Panics if the page does not contain a section with this heading.
 #[track_caller]
 pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> {
     let (_, section) = page
@@ -192,8 +192,8 @@ impl<'a> TestItems<'a> {
             .collect()
     }
 
-    /// The code of this test, without comments. It includes each function and constant that the test uses, if the item
-    /// is in its own file or in the file of [`crate::page`].
+    /// The code of this test, without comments. The code includes each function and constant that the test uses, if the
+    /// item is in the test's file or in the file of [`crate::page`].
     ///
     /// Functions in other files are found only by name, and a common name would match many functions.
     pub fn code(&self, test: &str) -> String {
@@ -208,7 +208,7 @@ impl<'a> TestItems<'a> {
         code.fold(String::new(), |code, line| code + line + "\n")
     }
 
-    /// The items that these tests use in the source files, if the items satisfy `counts`, and the tests themselves.
+    /// These tests, and the items that they use in source files that satisfy `counts`.
     fn reached(&self, tests: &[&str], counts: impl Fn(&Source) -> bool) -> Vec<&Item<'a>> {
         let mut reached = Vec::new();
         let mut seen = BTreeSet::new();
@@ -246,8 +246,8 @@ pub fn is_reason(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphabetic())
 }
 
-/// The complete text of a source file that is in a directory `tests` or `testing`, or has such a name. For other source
-/// files, the text after `mod tests {`.
+/// The part of the source file that contains tests. If the file is in a directory `tests` or `testing`, or has one of
+/// these names, this part is the complete text. Otherwise, it is the text after `mod tests {`.
 fn part_of_tests(source: &Source) -> &str {
     let names = ["tests", "testing", "tests.rs", "testing.rs"];
     let mut parts = source.path.iter();

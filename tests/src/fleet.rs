@@ -39,7 +39,7 @@ pub fn grant(management: &Management) {
 /// The definition of the kind that sets the lifetime of certificates.
 const DEFINITION: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
 
-/// Permits a shorter lifetime in a KubeletAuthentication than Kubernetes' minimum of ten minutes.
+/// Permits a certificate lifetime in a KubeletAuthentication that is shorter than Kubernetes' minimum of 10 minutes.
 pub fn allow_short_certificates(management: &Management) {
     let target = ["customresourcedefinitions", DEFINITION];
     let kubectl = management.kubectl();
@@ -53,11 +53,12 @@ pub fn allow_short_certificates(management: &Management) {
     kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
 }
 
-/// Asserts that no later generation of this record was opened. The generation number depends on the time.
+/// Asserts that this record still has its first generation. The generation number is not compared, because it depends
+/// on the time.
 #[track_caller]
 pub fn assert_first_generation(record: &Value) {
     assert!(record["spec"]["generation"].is_u64(), "{record:#}");
-    // The expiry times of all earlier generations.
+    // This field contains the expiry times of all earlier generations.
     assert!(record["spec"]["formerUntil"].is_null(), "{record:#}");
 }
 
@@ -84,7 +85,7 @@ impl Manager {
         Self::start(management, "node-attestation-controller", &arguments)
     }
 
-    /// Starts the same controller as a user that is also a member of this group.
+    /// Like [`insecure`](Self::insecure), but the controller's user is also a member of this group.
     pub fn insecure_in_group(management: &Management, group: &str, arguments: &[&str]) -> Self {
         let arguments = [&["--allow-insecure"], arguments].concat();
         let program = program("node-attestation-controller");
@@ -93,7 +94,7 @@ impl Manager {
         })
     }
 
-    /// Starts the same controller, which accepts the rubber stamp in every cluster.
+    /// Starts `null-attestation-controller`, which accepts the rubber stamp in every cluster.
     pub fn null(management: &Management, arguments: &[&str]) -> Self {
         Self::start(management, "null-attestation-controller", arguments)
     }
@@ -117,7 +118,7 @@ impl Manager {
         Self::aws_of(program, management, cloud, arguments)
     }
 
-    /// Like [`aws`](Self::aws), with this program, which can belong to another version.
+    /// Like [`aws`](Self::aws), but with this program, which can belong to another version of the project.
     pub fn aws_of(
         program: PathBuf,
         management: &Management,
@@ -193,7 +194,7 @@ impl Manager {
         }
     }
 
-    /// Stops the manager like Kubernetes, so that it releases its Lease.
+    /// Stops the manager as Kubernetes does, so that the manager releases its Lease.
     #[track_caller]
     pub fn stop(mut self) {
         self.process.signal(Signal::TERM);
@@ -243,7 +244,7 @@ pub fn authorize_with_defaults(
 /// The KubeletAuthentication of a cluster.
 #[derive(Debug, Clone)]
 pub struct Authentication {
-    /// Its namespace.
+    /// The namespace of the object and of its Cluster.
     pub namespace: String,
     /// The name of the object and of its Cluster.
     pub name: String,
@@ -294,7 +295,7 @@ impl Authentication {
         seen.unwrap_or_else(|| panic!("the controller has not observed the change: {:#}", get()))
     }
 
-    /// Waits until the cluster is Ready.
+    /// Waits until the cluster is Ready. Returns the KubeletAuthentication.
     #[track_caller]
     pub fn wait_until_ready(&self, kubectl: &Kubectl) -> Value {
         self.wait_for(kubectl, "Ready", "True", "Ready")
@@ -351,8 +352,8 @@ pub fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
         .setting("bootstrapKubeconfig", bootstrap)
 }
 
-/// Makes a machine join as in a kubeadm cluster. The node then uses the returned kubeconfig: kubeadm's `kubelet.conf`,
-/// which refers to the file that the kubelet rotates.
+/// Makes a machine join with the kubelet's TLS bootstrapping, as in a kubeadm cluster. The node then uses the
+/// returned kubeconfig: kubeadm's `kubelet.conf`, which refers to the file that the kubelet rotates.
 #[track_caller]
 pub fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {
     let plane = cluster.control_plane();
@@ -362,7 +363,7 @@ pub fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, Pat
         .bootstrap_kubeconfig(machine.bootstrap_kubeconfig())
         .start();
     kubelet.wait_until_ready();
-    // The file is a link to a file in the kubelet's mount namespace.
+    // The target of the link is a path in the kubelet's mount namespace, so only its file name is used.
     let pki = kubelet.var_lib().join("kubelet/pki");
     let current = std::fs::read_link(pki.join("kubelet-client-current.pem")).unwrap();
     let pem = std::fs::read_to_string(pki.join(current.file_name().unwrap())).unwrap();

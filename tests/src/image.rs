@@ -32,7 +32,8 @@ pub const HOSTS: &str = "hosts";
 /// Hosts with TPMs, keyed by provider ID, with the digests of their endorsement keys.
 pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
-/// Creates hosts with these provider IDs, or with these prefixes of provider IDs, which no other test uses.
+/// Creates hosts with these provider IDs, or with these prefixes of provider IDs. No other test can use the same
+/// values.
 ///
 /// Each cluster needs different hosts and host names, because Cluster API searches for the Machine of a Node in all
 /// clusters, by provider ID and by name.
@@ -107,7 +108,7 @@ pub fn instance(
     instance_of(cluster, attestor, cloud, None)
 }
 
-/// Like [`instance`], with an image of these layers that was created outside the tests.
+/// Like [`instance`], but with an image that consists of these layers, and that was created outside the tests.
 pub fn instance_of(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -121,7 +122,7 @@ pub fn instance_of(
     })
 }
 
-/// Like [`instance`], for an image that also has the programs with which Cluster API Provider AWS reads the bootstrap
+/// Like [`instance`], but the image also contains the programs with which Cluster API Provider AWS reads the bootstrap
 /// data from Secrets Manager.
 pub fn instance_with_secrets(
     cluster: &WorkloadCluster,

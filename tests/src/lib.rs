@@ -39,8 +39,8 @@ pub struct NewProviderPage;
 /// the programs of a different version, and the manifests of that version in the subdirectory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
-/// The variable that shows that the programs are built: `tests/suites` builds them before the suites, and the source
-/// might change while the suites run.
+/// The variable that is set if the programs are already built: `tests/suites` builds them before the suites, and the
+/// source might change while the suites run.
 const BUILT: &str = "KUBELET_AUTHENTICATOR_BUILT";
 
 /// The outdated programs that this process uses, each with a source file that had changed before the program's first

@@ -121,8 +121,8 @@ pub enum Infrastructure {
     Ec2(Instances),
 }
 
-/// Creates hosts with these provider IDs, or with these prefixes of provider IDs, whose endorsement keys are listed in
-/// the namespace.
+/// Creates hosts with these provider IDs, or with these prefixes of provider IDs. Lists the endorsement keys of the
+/// hosts in the namespace.
 fn listed(
     namespace: &str,
     ids: impl Iterator<Item = String>,
@@ -150,7 +150,7 @@ fn listed(
 pub struct Scene {
     /// The Cluster.
     pub cluster: WorkloadCluster,
-    /// Its KubeletAuthentication.
+    /// The KubeletAuthentication of the Cluster.
     pub authentication: Authentication,
     /// The provider of the Cluster's machines.
     pub infrastructure: Infrastructure,
@@ -265,7 +265,7 @@ impl Scene {
         self.attend_by(spec, authorize);
     }
 
-    /// Like [`attend`](Self::attend), with only the settings that the Cluster's machines need.
+    /// Like [`attend`](Self::attend), but with only the settings that the Cluster's machines need.
     pub fn attend_with_defaults(&self) {
         self.attend_by(&json!({}), authorize_with_defaults);
     }
@@ -443,7 +443,7 @@ impl Scene {
             .concat()
     }
 
-    /// Like [`reads_well`].
+    /// Like [`reads_well`], for this Cluster.
     #[track_caller]
     pub fn reads_well(&self, nodes: &[String]) {
         reads_well(&SITE, &self.cluster, nodes);

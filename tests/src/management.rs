@@ -126,7 +126,7 @@ impl Management {
         }
     }
 
-    /// The cluster as an ordinary control plane.
+    /// The control plane of the management cluster.
     pub fn control_plane(&self) -> &ControlPlane {
         &self.control_plane
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::management::managers::{read, service_account_kubeconfig};
 use crate::pods::text;
 
-/// The program and its manifests.
+/// The directory with the program and its manifests.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     binaries::build(&tests.join("metrics-server/build"))
@@ -86,7 +86,8 @@ impl MetricsServer {
                 "--kubelet-use-node-status-port",
                 "--kubelet-preferred-address-types=InternalIP",
             ])
-            // The minimum resolution that metrics-server accepts. It must be longer than the request timeout.
+            // The minimum resolution that metrics-server accepts. The resolution must be longer than the request
+            // timeout.
             .args(["--metric-resolution=10s", "--kubelet-request-timeout=5s"])
             .spawn(&files.join("metrics-server.log"));
         process.poll_alive("be called by the API server", DEADLINE, |_| {
@@ -100,7 +101,8 @@ impl MetricsServer {
         }
     }
 
-    /// The output of `kubectl top` without its header, as soon as it reports the usage of `count` objects.
+    /// Waits until `kubectl top` reports the usage of `count` objects. Returns the lines of the output, without the
+    /// header.
     #[track_caller]
     pub fn top(&self, kubectl: &Kubectl, resource: &str, count: usize) -> Vec<String> {
         let mut said = String::new();

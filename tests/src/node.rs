@@ -30,7 +30,7 @@ pub const NODE: &str = "n1";
 /// The user name of the nodes' bootstrap token.
 pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
-/// A deadline longer than any wait of a suite.
+/// A deadline that is longer than any wait in a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A shell script that sets the host name `$0`, and runs the remaining arguments.
@@ -49,7 +49,7 @@ pub struct Node {
     environment: Vec<(OsString, OsString)>,
 }
 
-/// The result of a run of the plugin.
+/// The result of a plugin run.
 #[derive(Debug)]
 pub struct Run {
     /// The exit status; `None` if the plugin was killed.
@@ -75,7 +75,7 @@ impl Node {
         Self::of(program(plugin), server)
     }
 
-    /// Creates the same node with the plugin at this path.
+    /// Like [`new`](Self::new), but with the plugin at this path.
     pub fn of(program: PathBuf, server: &ApiServer) -> Self {
         let scratch = Scratch::new("node");
         let bootstrap = server.write_bootstrap_kubeconfig(scratch.path(), TOKEN);
@@ -154,7 +154,7 @@ impl Node {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
     }
 
-    /// From now on, runs the plugin on a machine with this host name, instead of with another wrapper.
+    /// From now on, runs the plugin on a machine with this host name. Replaces any other wrapper.
     pub fn call(&mut self, host_name: &str) {
         self.wrap(&["unshare", "--uts", "bash", "-c", NAMED, host_name]);
     }
@@ -198,7 +198,7 @@ impl Node {
         names
     }
 
-    /// Runs the plugin like client-go.
+    /// Runs the plugin as client-go does.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.run_with(&[])
@@ -210,14 +210,14 @@ impl Node {
         self.start(arguments).finish()
     }
 
-    /// Runs a command of the plugin like an administrator, without exec info.
+    /// Runs a command of the plugin as an administrator does, without exec info.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> Run {
         self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
             .finish()
     }
 
-    /// Runs another program of the project instead of the plugin, like client-go.
+    /// Runs another program of the project instead of the plugin, as client-go does.
     #[track_caller]
     pub fn run_as(&self, name: &str, environment: &[(&str, &str)]) -> Run {
         let program = program(name);
@@ -304,7 +304,7 @@ impl Started {
         self.child.as_mut().unwrap().kill().unwrap();
     }
 
-    /// Sends SIGABRT to the plugin, which ends like a process with an internal error.
+    /// Sends SIGABRT to the plugin, which then ends as after an internal error.
     #[track_caller]
     pub fn abort(&mut self) {
         let child = self.child.as_ref().unwrap();
@@ -322,7 +322,7 @@ impl Started {
         limit.unwrap().split_whitespace().next().unwrap().to_owned()
     }
 
-    /// Waits until the run ends.
+    /// Waits until the run ends. Returns the result of the run.
     #[track_caller]
     pub fn finish(mut self) -> Run {
         let mut child = self.child.take().unwrap();

@@ -17,7 +17,7 @@ use crate::program;
 ///
 /// # Panics
 ///
-/// Panics if the value does not exist.
+/// Panics if the page does not contain the heading, or a command after the heading.
 #[track_caller]
 pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);
@@ -30,7 +30,7 @@ pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
 ///
 /// # Panics
 ///
-/// Panics if the value does not exist.
+/// Panics if the page does not contain the heading, or if the section does not contain a command.
 #[track_caller]
 pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);
@@ -154,8 +154,8 @@ impl Desk {
         &self.0
     }
 
-    /// The operator's shell, which runs a script. `node-attestation-controller run` gets the words in the variable
-    /// `RUN_OPTIONS`, which a caller can set, as additional options.
+    /// The operator's shell, which runs a script. A caller can set the variable `RUN_OPTIONS` to additional options for
+    /// `node-attestation-controller run`.
     pub fn shell(&self, script: &str) -> Launch {
         let path = std::env::var("PATH").unwrap();
         Launch::new("desk", "bash")

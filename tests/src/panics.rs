@@ -1,4 +1,4 @@
-//! A panic must not affect a node while its stored credential is valid.
+//! Checks that a panic does not affect a node while the node's stored credential is valid.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub fn check(program: &Path) {
         assert_rescued(&node.run(), &old);
     }
     let mut panics = 0;
-    // Skips the first call, which decides whether a renewal is due, because the plugin has no output before this call.
+    // Skip the first call, which decides whether a renewal is due, because the plugin has no output before this call.
     for call in 2.. {
         let (_server, mut node, old) = due(program);
         node.set_env("PANIC_ON_CALL", call.to_string());

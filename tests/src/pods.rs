@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Runs a pod on this node, which prints the node's name, computes for a moment and then continues to run.
+/// Runs a pod on this node. The pod prints the node's name, computes for a moment, and then continues to run.
 #[track_caller]
 pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
     let pod = json!({
@@ -35,7 +35,7 @@ pub fn run(kubectl: &Kubectl, name: &str, node_name: &str) {
     kubectl.wait_for(&["pods"], "that runs", PATIENCE, runs);
 }
 
-/// The output of `kubectl logs`, as soon as the kubelet responds.
+/// Waits until the kubelet responds. Returns the output of `kubectl logs`.
 #[track_caller]
 pub fn logs(kubectl: &Kubectl, name: &str) -> String {
     let logs = poll(PATIENCE, || {

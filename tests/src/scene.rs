@@ -1,4 +1,4 @@
-//! A cluster whose machines prove their identity with a rubber stamp, and the requests to this cluster.
+//! A cluster whose machines use a rubber stamp as evidence, and the requests to this cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Site {
         Self::of(Manager::null_with_default_period)
     }
 
-    /// Starts a scene whose controller also admits machines without evidence.
+    /// Starts a site whose controller also admits machines without evidence.
     #[track_caller]
     pub fn insecure() -> Arc<Self> {
         Self::of(|management| Manager::insecure(management, &[]))
@@ -75,14 +75,14 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Creates a Cluster in a separate namespace, which the controller manages with these settings.
+    /// Creates a Cluster in a separate namespace. The controller manages the Cluster with these settings.
     #[track_caller]
     pub fn start(site: &Arc<Site>, namespace: &str, settings: Value) -> Self {
         let cluster = Self::unattended(site, namespace);
         Self::attend(site, cluster, settings)
     }
 
-    /// Creates a Cluster in a separate namespace, which the controller does not manage yet.
+    /// Creates a Cluster in a separate namespace. The controller does not manage the Cluster yet.
     #[track_caller]
     pub fn unattended(site: &Arc<Site>, namespace: &str) -> WorkloadCluster {
         let builder = site.management.cluster("prod-1").namespace(namespace);
@@ -100,7 +100,7 @@ impl Scene {
         Self::attend_by(site, cluster, "aws", settings)
     }
 
-    /// Like [`attend`](Self::attend), with this attestor.
+    /// Like [`attend`](Self::attend), but with this attestor instead of `aws`.
     #[track_caller]
     pub fn attend_by(
         site: &Arc<Site>,
@@ -172,7 +172,7 @@ impl Scene {
         Application::stamped(node_name, provider_id, ca.certificate_pem())
     }
 
-    /// Creates the request of the machine itself.
+    /// Creates a request for the machine's own node name and provider ID.
     pub fn rightful(&self, machine: &Machine) -> Application {
         self.stamped(machine.node_name(), machine.provider_id())
     }
@@ -192,7 +192,7 @@ impl Scene {
             .json(["get", "certificatesigningrequests", name])
     }
 
-    /// Waits until the request has an answer.
+    /// Waits until the request has an answer. Returns the request.
     #[track_caller]
     pub fn answer(&self, name: &str) -> Value {
         let what = format!("{name} with an answer");
@@ -219,7 +219,7 @@ impl Scene {
         event
     }
 
-    /// Waits for an Event with this reason on the object with this name.
+    /// Waits for an Event with this reason on the object with this name. Returns the Event.
     #[track_caller]
     pub fn wait_for_event(&self, object: &str, reason: &str) -> Value {
         self.wait_for_event_with(
@@ -253,7 +253,7 @@ impl Scene {
         self.join_by(&machine.bootstrap_kubeconfig(), &self.rightful(machine))
     }
 
-    /// Like [`join`](Self::join), with this kubeconfig, for any request.
+    /// Like [`join`](Self::join), but with this kubeconfig and this request.
     #[track_caller]
     pub fn join_by(&self, kubeconfig: &Path, application: &Application) -> PathBuf {
         let name = self.file(kubeconfig, application);
@@ -275,7 +275,7 @@ impl Scene {
         kubectl.json(["get", "nodeidentities", &name, "--namespace", namespace])
     }
 
-    /// Waits until the record satisfies `wanted`.
+    /// Waits until the record satisfies `wanted`. Returns the record.
     #[track_caller]
     pub fn wait_for_record(&self, node_name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let found = poll(SWEPT, || {

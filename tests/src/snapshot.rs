@@ -1,4 +1,4 @@
-//! Complete outputs of programs, in files in the repository. With `UPDATE=1`, a test writes its files.
+//! Complete program outputs, stored in files in the repository. With `UPDATE=1`, a test writes these files.
 
 use std::fs;
 

@@ -47,7 +47,8 @@ pub struct Challenger {
 }
 
 impl Challenger {
-    /// Creates the files with one key, for the settings in the `spec.tpm` of a `KubeletAuthentication`.
+    /// Creates a directory with one challenge key, for a manager with these settings, which are the value of
+    /// `spec.tpm` in a `KubeletAuthentication`.
     pub fn new(settings: &TpmSettings) -> Self {
         let challenger = Self {
             scratch: Scratch::new("challenger"),
@@ -144,7 +145,7 @@ impl Requester {
         }
     }
 
-    /// The data that the machine's quote must cover after it has opened the challenge: the key binding.
+    /// The data that the machine's quote must cover after the machine has opened the challenge: the key binding.
     pub fn qualifying_data(&self, challenge: &Challenge, secret: &[u8]) -> [u8; 32] {
         let key = KeyPair::from_pem(&self.key_pem).unwrap();
         let binding = KeyBinding::new(

@@ -1,5 +1,5 @@
-//! Checks that the tests on the pages about conformance, attacks and tenancy exist, and that they contain the reasons
-//! for attacks.
+//! Checks that the tests on the pages about conformance, attacks and tenancy exist, and that the tests for attacks
+//! contain the reasons on these pages.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ fn every_row_of_the_test_plan_and_the_disasters_names_a_test() {
     for heading in ["The test plan", "Disasters"] {
         let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
         let section = section.split("\n## ").next().unwrap();
-        // The rows after the heading and the line below it.
+        // Skip the header of the table, and the line below the header.
         let rows = section.lines().filter(|line| line.starts_with('|'));
         let rows: Vec<&str> = rows.skip(2).collect();
 

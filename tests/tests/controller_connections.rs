@@ -218,7 +218,7 @@ async fn a_dead_connection_is_detected_by_pings() {
     assert_eq!(list(&client).await, Ok(0));
     let watching = client.clone();
     let watched = tokio::spawn(async move { watch(&watching).await });
-    // Only the clock of this runtime is paused. The server's clock is not.
+    // Only the clock of this runtime is paused, and not the server's clock.
     tokio::task::yield_now().await;
     // The server runs in a different runtime, in real time, so this runtime can only poll it.
     let both = async {

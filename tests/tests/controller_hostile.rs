@@ -17,7 +17,7 @@ const WATCH_FAILED: &str = "the watch failed; the controller retries it";
 /// The log message about a failed write.
 const UNANSWERED: &str = "the request was not answered";
 
-/// Every response that the controller reads, with the log message about an invalid response.
+/// The requests whose responses the controller reads, each with the log message about an invalid response.
 fn answers() -> [(Route, &'static str); 4] {
     [
         (Route::list(), WATCH_FAILED),

@@ -23,7 +23,8 @@ fn bed() -> (Bed, Diagnostics) {
     (bed, diagnostics)
 }
 
-/// Creates requests that are issued, denied and pending, and waits until the controller has processed them.
+/// Creates a request that is issued, a request that is denied, and a request that remains pending. Waits for the two
+/// answers.
 fn three(bed: &Bed) {
     let joined = Application::insecure(ONE).put(&bed.server);
     bed.wait_for_answer(&joined);
@@ -145,7 +146,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
             diagnostics.metrics
         };
         let mut stream = TcpStream::connect(address).unwrap();
-        // Sends an incomplete head, sends a request without reading the response, or sends nothing.
+        // Send an incomplete head, send a request without reading the response, or send nothing.
         let written = match number % 3 {
             0 => stream.write_all(b"GET /healthz HTTP/1.1\r\nA: "),
             1 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -159,7 +160,8 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
     assert_eq!(diagnostics.probe("/healthz").unwrap().status, 200);
     let text = diagnostics.scrape();
     assert!(text.ends_with("# EOF\n"), "{text}");
-    // The limit for both servers together, and the file descriptors of the controller without connections.
+    // Each of the two servers keeps at most 64 connections, and the controller has fewer than 64 other file
+    // descriptors.
     let few = || (value(&diagnostics.scrape(), "process_open_fds") < Some(192.0)).then_some(());
     poll(PATIENCE, few).unwrap_or_else(|| panic!("{}", diagnostics.scrape()));
     let joined = Application::insecure(ONE).put(&bed.server);

@@ -95,7 +95,7 @@ async fn the_server_is_trusted_only_with_the_expected_ca_and_name() {
     );
 }
 
-/// The memory limit of a process that connects to twenty such API servers, in KiB.
+/// The memory limit in KiB for a process that connects to 20 hostile API servers.
 const MAX_RESIDENT_KIB: u64 = 400 * 1024;
 
 /// The environment variable that contains the path of the kubeconfig for the measured process.
@@ -129,7 +129,7 @@ fn huge_lists_from_20_api_servers_do_not_exhaust_memory() {
     assert!(told.contains("1 passed"), "{told}");
 }
 
-/// Lists the requests in twenty clusters, for six signers in each cluster at the same time, and checks the peak memory.
+/// Lists the requests in 20 clusters, for six signers in each cluster at the same time, and checks the peak memory.
 fn read_of_twenty(kubeconfig: &str) {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
     let mut egress = EgressPolicy::STRICT;

@@ -8,8 +8,8 @@ use kubelet_authenticator_tests::controller::{inventory, settings};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The options that `run` requires for any cluster. The CA key does not exist: if the controller tries to read it, it
-/// has not found an earlier error.
+/// The options that `run` requires for any cluster. The CA key does not exist, so an error about the key means that the
+/// controller has not found an earlier error.
 const CLUSTER: [&str; 6] = [
     "run",
     "--workload-kubeconfig=no.kubeconfig",

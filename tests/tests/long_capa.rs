@@ -1,5 +1,5 @@
-//! Tests in which the manager of Cluster API Provider AWS creates instances, and they join. The build of its
-//! dependencies takes ten minutes, so this test runs only in `make test-long`.
+//! Tests in which the manager of Cluster API Provider AWS creates instances, and the instances join as nodes. The build
+//! of the manager's dependencies takes 10 minutes, so this test runs only in `make test-long`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -96,8 +96,8 @@ impl Tenant {
         let mut config = image::rendered(&Provider::AWS, &image::TOLD_BY_EC2);
         let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
         let arguments = arguments.as_array_mut().unwrap();
-        // These are the same arguments as in the templates of Cluster API Provider AWS. They make a cloud provider in
-        // the cluster report the node's addresses.
+        // These are the same arguments as in the templates of Cluster API Provider AWS. These arguments make a cloud
+        // provider in the cluster report the node's addresses.
         for (name, value) in [
             ("cloud-provider", "external"),
             ("node-ip", "{{ ds.meta_data.local_ipv4 }}"),
@@ -192,7 +192,7 @@ impl Tenant {
 
 /// A Machine that has a Node.
 struct Joined {
-    /// Its bootstrap token.
+    /// The bootstrap token of the Machine.
     token: String,
     /// The instance that was created for the Machine.
     instance: Instance,

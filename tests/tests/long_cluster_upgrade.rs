@@ -1,5 +1,6 @@
-//! Tests in which Cluster API upgrades a cluster whose machines have TPMs while attestation is enforced: first its
-//! KubeadmControlPlane, and then its MachineDeployment. Finally, a MachineHealthCheck replaces a control-plane Machine.
+//! Tests in which Cluster API upgrades a cluster while attestation is enforced. The machines have TPMs. Cluster API
+//! first upgrades the KubeadmControlPlane, and then the MachineDeployment. Finally, a MachineHealthCheck replaces a
+//! control-plane Machine.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +47,7 @@ struct Scene {
     authentication: Authentication,
     kubectl: Kubectl,
     management: Management,
-    /// The node of the first Machine, which has a certificate from kubeadm.
+    /// The name of the first Machine's node. This node has a certificate from kubeadm.
     first: String,
 }
 
@@ -140,7 +141,7 @@ fn node(machine: &Value) -> String {
     name.unwrap_or_else(|| panic!("{machine:#}")).to_owned()
 }
 
-/// Boots machines with the Kubernetes version of their Machines, like an infrastructure that has an image for each
+/// Boots machines with the Kubernetes version of their Machines, as an infrastructure does that has an image for each
 /// version.
 fn infrastructure(hosts: Hosts, endpoint: Endpoint) -> impl Fn(&Boot) -> Machine + Send + 'static {
     let older = older_kubernetes(OLDER);
@@ -233,7 +234,8 @@ fn cluster_api_upgrades_a_cluster_with_tpms_under_enforcement() {
     scene.renews(&node(&upgraded[1]));
     scene.renews(&node(&upgraded_workers[0]));
 
-    // The kubelet of a member stops, and KubeadmControlPlane deletes its Machine before it creates the next one.
+    // The kubelet of one control-plane node stops. KubeadmControlPlane deletes the Machine of this node before it
+    // creates the next Machine.
     check_health(&scene.management, &scene.cluster);
     let broken = &upgraded[..1];
     scene.provider.on(&node(&broken[0]), |machine| {

@@ -92,14 +92,15 @@ fn nodes_renew_and_join_after_clusterctl_upgrades_cluster_api() {
     authentication.wait_for(management.kubectl(), PATHS_CLOSED, "True", "Closed");
 }
 
-/// The versions in clusterctl's repository. Both are built from the source of the same version.
+/// The names of the previous and the current version in clusterctl's repository. The names must differ, although the
+/// sources of both versions contain the same version number.
 const FIRST: &str = "v0.1.0";
 const SECOND: &str = "v0.1.1";
 
 /// The name of the AddonProvider.
 const ADDON: &str = "kubelet-authenticator";
 
-/// The components of this version, in the form for clusterctl.
+/// The manifests of this version, as one file of components for clusterctl.
 #[track_caller]
 fn components(version: &Version) -> String {
     let manifests = version.manifests();

@@ -1,6 +1,7 @@
-//! Tests of machines whose bootstrap data is an Ignition configuration. Cluster API's bootstrap provider renders it,
-//! and Ignition applies it before systemd starts, in the version whose formats the provider uses. The build of Ignition
-//! takes a minute, so this test runs only in `make test-long`.
+//! Tests of machines whose bootstrap data is an Ignition configuration. Cluster API's bootstrap provider renders the
+//! configuration, and Ignition applies the configuration before systemd starts. The tests use the Ignition version
+//! whose formats the bootstrap provider uses. The build of Ignition takes a minute, so this test runs only in `make
+//! test-long`.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::machine::Machine;

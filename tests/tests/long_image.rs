@@ -1,5 +1,5 @@
-//! Tests of the controller's image in the Deployment's container. It takes a long time to build its content, so this
-//! test runs only in `make test-long`.
+//! Tests of the controller's image in the Deployment's container. The build of the image's content takes a long time,
+//! so this test runs only in `make test-long`.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -99,7 +99,8 @@ fn control_plane_machines_join_when_scaled_replaced_and_remediated() {
     let expected = [replaced.clone(), worker.clone()].concat();
     wait_for_records(&management, &cluster, &expected);
 
-    // The kubelet of a member stops, and KubeadmControlPlane deletes its Machine before it creates the next one.
+    // The kubelet of one control-plane node stops. KubeadmControlPlane deletes the Machine of this node before it
+    // creates the next Machine.
     check_health(&management, &cluster);
     let broken = &replaced[0];
     provider.on(broken, |machine| {

@@ -1,4 +1,4 @@
-//! Tests an outage of the management cluster that lasts an hour.
+//! Tests of an outage of the management cluster that lasts one hour.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Tests of a MachinePool that grows to fifty nodes, and of MachinePools that keep their first bootstrap token.
+//! Tests of a MachinePool that grows to 50 nodes, and of MachinePools that keep their first bootstrap token.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -40,7 +40,7 @@ fn an_empty_pool_grows_to_50_nodes_after_three_token_rotations() {
 
 const ENFORCED: &str = "Remove";
 
-/// The pool's token, as soon as it differs from these tokens.
+/// Waits until the pool has a token that differs from these tokens. Returns the ID of this token.
 #[track_caller]
 fn token_after(pool: &MachinePool, former: &[String]) -> String {
     let found = poll(PATIENCE, || {
@@ -69,7 +69,7 @@ fn end(scene: &Scene, token: &str) -> Timestamp {
     String::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// Waits until the controller has extended this token, which initially expires within a day.
+/// Waits until the controller has extended this token. Initially, the token expires within a day.
 #[track_caller]
 fn wait_until_extended(scene: &Scene, token: &str) {
     let extended = poll(PATIENCE, || {
@@ -124,7 +124,7 @@ fn a_pool_token_that_lives_for_a_day_is_extended_before_it_is_replaced() {
     let scene = Scene::unattended(joinable("day-token"), Machines::Tpm(1));
     let pool = (scene.cluster).machine_pool_with_machines_of("pool-d", 0, scene.config());
     let first = token_after(&pool, &[]);
-    // As with --bootstrap-token-ttl=24h.
+    // The token expires in 24 hours, as with `--bootstrap-token-ttl=24h`.
     let day = Timestamp::from_second((Timestamp::now() + 24.hours()).as_second()).unwrap();
     let patch = json!({"data": {"expiration": BASE64_STANDARD.encode(day.to_string())}});
     let name = format!("bootstrap-token-{first}");

@@ -1,4 +1,4 @@
-//! Tests a rollout during an STS outage.
+//! Tests of a rollout during an STS outage.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::poll;

@@ -13,7 +13,7 @@ use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
 /// The deadline for a condition about a deleted token: the controller reports this if the token was missing four times
-/// within seven minutes.
+/// within 7 minutes.
 const PATIENCE: Duration = Duration::from_secs(12 * 60);
 
 #[test]

@@ -62,7 +62,7 @@ fn boot(member: Member, former: &Path) -> Machine {
     builder.boot()
 }
 
-/// Installs the current version of these programs, like a package manager.
+/// Installs the current version of these programs, as a package manager does.
 fn install(machine: &Machine, programs: &[&str]) {
     for name in programs {
         let source = format!("{}/{name}", directory("today"));

@@ -309,7 +309,7 @@ fn each_command_of_the_plugin_has_a_separate_manual_page() {
     let check = node.command(&["man", "config", "check"]).succeeded().stdout;
     let renew = node.command(&["man", "renew"]).succeeded().stdout;
 
-    // If a page refers to the page of another command, the words of that command print the other page.
+    // If a manual page refers to the page of another command, `man` with the words of that command prints that page.
     assert!(
         config.contains(&format!("\n{name}\\-config\\-check(8)\n")),
         "{config}"

@@ -125,7 +125,7 @@ fn a_stored_credential_is_printed_in_5_seconds_despite_hangs() {
         .into_iter()
         .map(|fault| (fault, node_with_credential()))
         .collect();
-    // The runs are parallel, because most of them use the full five seconds.
+    // The runs are parallel, because most of them use the full 5 seconds.
     let started: Vec<_> = joined
         .iter()
         .map(|((route, fault, _), (server, node, pair))| {

@@ -395,7 +395,7 @@ fn a_request_that_is_ten_minutes_old_is_dropped_and_its_key_kept() {
 
 #[test]
 fn an_undecided_request_is_kept_while_the_certificate_is_valid() {
-    // Three of the four hours have passed, so the renewal is due.
+    // 3 of the 4 hours have passed, so the renewal is due.
     const HOUR: Duration = Duration::from_secs(3600);
     let (server, node) = node(Signer::Issue(Issuance {
         lifetime: Some(HOUR),

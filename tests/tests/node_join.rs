@@ -25,7 +25,7 @@ fn issuing() -> ApiServer {
     server
 }
 
-/// Issues certificates that are immediately due for renewal: three of their four hours have passed.
+/// Issues certificates that are immediately due for renewal: 3 of their 4 hours have passed.
 fn old_certificates() -> Signer {
     Signer::Issue(Issuance {
         lifetime: Some(HOUR),

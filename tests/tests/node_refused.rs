@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A node whose certificate is due for renewal, and its output.
+/// A node whose certificate is due for renewal, and the certificate and key that the plugin printed.
 fn due() -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::Issue(Issuance {
@@ -31,10 +31,10 @@ fn due() -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// This time exceeds the minimum interval between two checks of a certificate.
+/// A time that exceeds the minimum interval between two checks of a certificate.
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
-/// A node with a fresh certificate, which the plugin last checked two minutes ago.
+/// A node with a fresh certificate, which the plugin last checked 2 minutes ago.
 fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
@@ -44,7 +44,7 @@ fn fresh(plugin: &str) -> (ApiServer, Node, (String, String)) {
     (server, node, pair)
 }
 
-/// Moves the time of the last check two minutes into the past.
+/// Moves the time of the last check 2 minutes into the past.
 fn two_minutes_pass(node: &Node) {
     let link = node.file("last-check");
     let before = since_epoch(now() - TWO_MINUTES).as_secs();
@@ -53,7 +53,7 @@ fn two_minutes_pass(node: &Node) {
     symlink(before.to_string(), &link).unwrap();
 }
 
-/// Runs the plugin as if two minutes had passed, until its output contains this text. On a machine under load, the API
+/// Runs the plugin as if 2 minutes had passed, until its output contains this text. On a machine under load, the API
 /// server's first response can be too late.
 #[track_caller]
 fn run_until_it_says(node: &Node, text: &str) -> Run {
@@ -126,7 +126,7 @@ fn node_user() -> String {
 
 #[test]
 fn a_revoked_node_requests_with_its_bootstrap_credential() {
-    // A certificate that the API server no longer authenticates is treated like a revoked certificate.
+    // The plugin treats a certificate that the API server no longer authenticates as a revoked certificate.
     for code in [403, 401] {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), Fault::status(code));

@@ -83,8 +83,8 @@ fn due_at_once() -> Signer {
     })
 }
 
-/// A node that has the store of `joined` and the plugin for TPMs, which has its own settings in addition to the common
-/// settings.
+/// A node that has the store of `joined` and the plugin for TPMs. This plugin has its own settings in addition to the
+/// common settings.
 fn with_store_of(joined: &Node, server: &ApiServer) -> Node {
     let mut node = Node::new(tpm::PLUGIN, server);
     node.set("stateDirectory", joined.state());

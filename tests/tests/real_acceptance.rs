@@ -102,9 +102,9 @@ fn a_pool_grows_from_0_to_50_nodes_with_the_token_in_its_user_data() {
     assert_deferred(&scene, &put_off, "MachineNotFound");
 }
 
-/// Waits until the controller's log has the decision on this request, which must be deferred for this reason. Asserts
-/// that the request has no answer. The members have used the limit for the Events on their pool, so an Event about this
-/// request would be a minute late.
+/// Waits until the controller's log contains the decision on this request. The request must be deferred for this
+/// reason. Asserts that the request has no answer. The members have used the limit for the Events on their pool, so an
+/// Event about this request would be a minute late.
 #[track_caller]
 fn assert_deferred(scene: &Scene, request: &str, reason: &str) {
     let log = scene.site.manager.process.log();
@@ -147,7 +147,8 @@ fn a_machine_condition_shows_whether_its_node_is_attested() {
     let message = told["message"].as_str().unwrap();
     assert!(message.contains(DENIED), "{told:#}");
 
-    // Requests that use the certificate of a different node, and a token that is no longer needed.
+    // The first request uses the certificate of a different node, and the second request uses a token that is no longer
+    // needed.
     let credential = scene.join(&other);
     let claim = scene.file(&credential, &scene.stamped("other", joined.provider_id()));
     let again = scene.file(

@@ -1,5 +1,5 @@
-//! Tests of machines that boot with firmware, Secure Boot and a TPM that the kernel drives. They join with the plugin,
-//! the real controller, and a real API server on the host.
+//! Tests of machines that boot with firmware, Secure Boot and a TPM that the kernel drives. The machines join with the
+//! plugin, the real controller, and a real API server on the host.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::boots::{Host, OF_GRUB, OF_UNIFIED, allow_only, 
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::scene::Scene;
 
-/// The register that the kernel extends with the files that it measures (IMA), which no policy uses.
+/// The register that the kernel extends with the files that it measures (IMA). No policy uses this register.
 const OF_THE_KERNEL: u8 = 10;
 
 /// A Cluster whose policy allows only the unified kernel image with Secure Boot.
@@ -23,7 +23,7 @@ static FIRST: LazyLock<(Host<'static>, Boot)> = LazyLock::new(|| {
     (host, joined)
 });
 
-/// Asserts that the firmware's and the kernel's log explains the values of the registers.
+/// Asserts that the event log of the firmware and the kernel explains the values of the registers.
 #[track_caller]
 fn is_explained_by_its_log(boot: &Boot) {
     let replayed = replay(&boot.event_log().unwrap());
@@ -87,7 +87,7 @@ fn other_arguments_behind_grub_are_denied_for_registers_8_and_9() {
     assert!(changed.arguments().contains("init=/bin/sh"));
     host.is_denied_for(&changed, &[8, 9]);
     is_explained_by_its_log(&changed);
-    // A policy on the firmware's registers alone would have admitted the boot.
+    // A policy for only the firmware's registers would have admitted the boot.
     let (was, is) = (joined.registers(), changed.registers());
     for register in 0..=7 {
         assert_eq!(was[&register], is[&register], "register {register}");

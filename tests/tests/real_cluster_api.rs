@@ -1,4 +1,5 @@
-//! Tests of the inventory of Cluster API objects on a real API server, while they are created, changed and deleted.
+//! Tests of the inventory of Cluster API objects on a real API server, while the objects are created, changed and
+//! deleted.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};

@@ -178,7 +178,7 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
     let taints = node["spec"]["taints"].as_array().unwrap();
     let keeps_pods_away = |taint: &Value| taint["key"] == label && taint["effect"] == "NoSchedule";
     assert!(taints.iter().any(keeps_pods_away), "{node:#}");
-    // The kubelet uses the API server on the same node, which was not running when `setup` ran.
+    // The kubelet uses the API server on its own node. This API server was not running when `setup` ran.
     let conf = second.read(KUBELET_CONF).unwrap();
     let conf = String::from_utf8(conf).unwrap();
     let own = format!("https://{}:6443", second.address());
@@ -192,7 +192,8 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
         pod["metadata"]["name"] == *etcd
     });
 
-    // The certificate that kubeadm created for the first node is renewed like the certificate of a stock kubelet.
+    // The certificate that kubeadm created for the first node is renewed in the same way as the certificate of a stock
+    // kubelet.
     first.ok(&["systemctl", "stop", "kubelet"]);
     first.remove(KUBELET_CONF);
     first.ok(&["sh", "-c", "rm /var/lib/kubelet/pki/kubelet-client-*"]);

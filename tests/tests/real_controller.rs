@@ -1,5 +1,5 @@
-//! Tests of the controller with a real API server, next to kube-controller-manager with all controllers of kubeadm's
-//! clusters, and with only the required permissions.
+//! Tests of the controller with a real API server. The controller has only the required permissions, and runs next to
+//! kube-controller-manager with all controllers of kubeadm's clusters.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -74,7 +74,8 @@ fn a_machine_joins_with_the_documented_inventory_and_command() {
     let (inventory, _) = inventory.split_once("```").unwrap();
     files.write("machines.yaml", inventory);
     let heading = "## Start the controller";
-    // The machine does not have a TPM, and this test does not check kubeadm's bindings.
+    // The commands are changed, because the machine does not have a TPM. `cluster check` is omitted, because this test
+    // does not check kubeadm's bindings.
     let commands = steps("standalone.md", heading)
         .into_iter()
         .map(|(_, command)| {
@@ -232,7 +233,7 @@ fn requests_are_answered_after_etcd_was_restored_from_a_backup() {
     let mut controller = setup.start();
     controller.wait_until_it_watches();
     let backup = bed.cluster.backup();
-    // The resource version of the watch advances far beyond the version in the backup.
+    // The `resourceVersion` of the watch advances far beyond the `resourceVersion` in the backup.
     let objects: Vec<_> = (0..500)
         .map(|number| {
             json!({

@@ -1,4 +1,4 @@
-//! Tests of metrics, rules and the dashboard, which promtool checks.
+//! Tests of the metrics, rules and dashboard with promtool.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -150,7 +150,7 @@ fn each_metric_of_the_rules_and_of_the_dashboard_is_on_the_page() {
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expr = target["expr"].as_str().unwrap();
-            // The value that Grafana inserts.
+            // Replace Grafana's variables with values, as Grafana does.
             let expr = expr
                 .replace("$__rate_interval", "5m")
                 .replace("$namespace", ".*");

@@ -1,5 +1,5 @@
-//! Tests, with a real API server, of requests that kube-controller-manager signs: kubelets' serving certificates, and
-//! requests to the built-in client signer, either closed or with evidence.
+//! Tests, with a real API server, of requests that kube-controller-manager signs: requests for kubelets' serving
+//! certificates, and requests to the built-in client signer.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

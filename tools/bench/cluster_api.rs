@@ -1,4 +1,4 @@
-//! Cluster API objects, in the state in which its managers leave them.
+//! Cluster API objects, in the state in which Cluster API's managers leave them.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ pub const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 pub const BOOTSTRAP_GROUP: &str = "bootstrap.cluster.x-k8s.io";
 pub const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io/v1beta2";
 
-/// An object of a Cluster. `fields` are added to its metadata.
+/// An object that belongs to a Cluster, with these additional top-level fields.
 pub fn object(
     (api_version, kind): (&str, &str),
     (namespace, cluster, name): (&str, &str, &str),
@@ -38,16 +38,16 @@ pub struct NewMachine<'a> {
     pub cluster: &'a str,
     /// The name of the Machine, its InfraMachine and its KubeadmConfig.
     pub name: &'a str,
-    /// Its provider ID.
+    /// The provider ID of the Machine.
     pub provider_id: &'a str,
-    /// The ID of its bootstrap token.
+    /// The ID of the Machine's bootstrap token.
     pub token: &'a str,
     /// The API server's host and port.
     pub server: &'a str,
 }
 
 impl NewMachine<'_> {
-    /// The Machine with its InfraMachine and its KubeadmConfig, and their statuses.
+    /// The Machine, its InfraMachine and its KubeadmConfig, and the statuses of these objects.
     pub fn objects(&self, namespace: &str) -> ([Value; 3], [Value; 3]) {
         let Self { cluster, name, .. } = *self;
         let infrastructure = format!("{INFRASTRUCTURE}/v1beta2");
@@ -70,7 +70,7 @@ impl NewMachine<'_> {
         let objects = [
             infra_machine(json!({"spec": {"providerID": self.provider_id}})),
             config(json!({"spec": {"joinConfiguration": {"discovery": discovery}}})),
-            // The Machine has bootstrap data, so create the Machine after its config.
+            // The Machine has bootstrap data, so create the Machine after its KubeadmConfig.
             machine(json!({"spec": {
                 "clusterName": cluster,
                 "bootstrap": {

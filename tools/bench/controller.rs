@@ -1,4 +1,4 @@
-//! The controller under measurement.
+//! The controller that the benchmarks measure.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

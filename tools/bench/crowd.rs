@@ -17,7 +17,7 @@ use crate::simulation::{Simulation, Tenant, provider_id};
 /// The number of Machines, and of MachinePools.
 const OBJECTS: usize = 5000;
 
-/// The length of their names.
+/// The length of the names of these Machines and MachinePools.
 const NAME_LEN: usize = 200;
 
 /// The pause between two requests, and between two probes.
@@ -48,7 +48,8 @@ impl<T: Send + 'static> Background<T> {
     }
 }
 
-/// Creates the objects, and then sends requests in the background until it is stopped. Returns the number of requests.
+/// Creates the objects, and then sends requests in the background until the returned thread is stopped. Returns the
+/// number of requests.
 pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     for number in 0..OBJECTS {
         simulation.management.put(machine(&tenant.name, number));

@@ -62,7 +62,7 @@ impl RequestStore for Echo {
     }
 }
 
-/// Does the work for this many requests.
+/// Does the work for this number of requests.
 pub fn work(work: Work, count: u32) {
     let (context, request) = (cluster(), valid());
     block_on(async {
@@ -78,7 +78,7 @@ pub fn work(work: Work, count: u32) {
     });
 }
 
-/// The instructions of this program for one request.
+/// The number of instructions that this program executes for one request.
 fn instructions(work: &str) -> f64 {
     let this = std::env::current_exe().unwrap();
     let of = |count: u32| {

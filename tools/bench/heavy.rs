@@ -37,7 +37,7 @@ pub const WATCHED: [(&str, &str); 5] = [
 /// The kinds that the controller watches for one Cluster, or reads for one Machine.
 const OTHERS: [(&str, &str); 2] = [("v1", "Secret"), (BOOTSTRAP, "KubeadmConfig")];
 
-/// The property of an object that makes it expensive to read.
+/// The property that makes an object expensive to read.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     /// A field that the controller does not use has many levels.
@@ -55,7 +55,8 @@ const SHAPES: [(Shape, &str); 4] = [
     (Shape::Long, "long"),
 ];
 
-/// Creates the objects of this tenant, and then updates them until it is stopped. Returns the number of writes.
+/// Creates the objects of this tenant, and then updates them until the returned thread is stopped. Its result is the
+/// number of writes.
 pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     let kinds = WATCHED.into_iter().chain(OTHERS);
     let all = kinds.flat_map(|kind| SHAPES.map(|(shape, name)| (kind, shape, name)));
@@ -77,8 +78,8 @@ pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     })
 }
 
-/// The watched kinds with an object in this namespace that the controller reported as unreadable. The report shows
-/// that it received the object.
+/// The watched kinds with an object in this namespace that the controller reported as unreadable. The report shows that
+/// the controller received the object.
 pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(log).expect("the controller's log");
     let lines = text
@@ -96,7 +97,7 @@ pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
 /// An object of this kind that is different in each write.
 fn shaped(kind: (&str, &str), (cluster, name): (&str, &str), shape: Shape, write: usize) -> Value {
     let is_secret = kind.1 == "Secret";
-    // The Cluster's Secret, with this shape.
+    // If the object is a Secret, use the name of the Cluster's kubeconfig Secret.
     let full_name = format!("{name}-kubeconfig");
     let (part, own_name) = if is_secret {
         ("data", full_name.as_str())

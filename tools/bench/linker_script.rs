@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Signer, TOKEN};
 
 use crate::cached_path::{Node, PLUGINS};
 
-/// The script for the plugins in this directory, which must contain their symbols.
+/// The script for the plugins in this directory. The plugins must contain their symbols.
 pub fn of(programs: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 /// The number of runs for the median peak memory.
 const PEAK_RUNS: usize = 21;
 
-/// A program with its arguments and environment, which does not contain any other variables of the tests.
+/// A program with its arguments and environment. The environment contains only the listed variables.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The name of the program in the tables.
     pub name: &'static str,
-    /// The file.
+    /// The path of the program's file.
     pub path: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<OsString>,
-    /// Its whole environment.
+    /// The complete environment of the program.
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// The cost of one run, except the time, which requires many runs.
+/// The cost of one run. The cost does not include the time, because a measurement of the time requires many runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     /// The size of the file in bytes.

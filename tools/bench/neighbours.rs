@@ -1,6 +1,6 @@
 //! The clusters of one controller. A quarter of the API servers become hostile, and the benchmark measures the effect
-//! on the other clusters. Three more tenants have many Machines, objects that are expensive to read, and many Clusters
-//! in the management cluster. Everything except the controller runs in this process.
+//! on the other clusters. Of three more tenants, one has many Machines, one has objects that are expensive to read, and
+//! one has many Clusters in the management cluster. Everything except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -73,13 +73,13 @@ const KEEPING: usize = 4;
 /// The number of these requests in each cluster.
 const KEPT: usize = 1000;
 
-/// The number of values in each request, which is near the limit.
+/// The number of values in each request. This number is near the limit.
 const VALUES: usize = 4000;
 
 /// The maximum number of threads in the controller: tokio's threads, and the threads of hanging lookups.
 const MAX_THREADS: f64 = 64.0;
 
-/// The number of elements in a response. Each element is three bytes long.
+/// The number of elements in a response. Each element is 3 bytes long.
 const ELEMENTS: usize = 640_000;
 
 /// The address of a name server that never responds.
@@ -162,7 +162,8 @@ pub fn run() -> Suite {
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
     let reported = heavy::reported(&simulation.log(), &namespace);
-    // The amounts of hostile work: each kind, with its minimum. With less work, the limits would not prove anything.
+    // The amounts of hostile work: for each kind, the measured amount and the minimum. With less work, the benchmark
+    // would not test the limits.
     let work = [
         ("calls of hostile API servers", calls, 200),
         (
@@ -324,14 +325,14 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
     let calls = |route, fault| server.inject(route, Times::always(), fault);
     let variant = number / 5;
     match number % 5 {
-        // Black holes.
+        // Black holes: the client does not get any response.
         0 if variant.is_multiple_of(2) => connections(ConnectionFault::SilentAtTcp),
         0 => {
             let there = format!("https://{hole}");
             simulation.put_kubeconfig(name, &tenant.kubeconfig().server(&there));
         }
         1 => connections(ConnectionFault::Slow),
-        // Floods.
+        // Floods: the client gets more data than it can use.
         2 if variant.is_multiple_of(2) => calls(Route::watch(), Fault::WatchFlood),
         2 => {
             let (verb, body) = much_of_little(variant / 2);
@@ -342,14 +343,14 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
             };
             calls(Route::verb(verb), fault);
         }
-        // Garbage.
+        // Garbage: the client gets data that is not TLS, HTTP or JSON.
         3 => match variant % 3 {
             0 => connections(ConnectionFault::NotTls),
             1 => connections(ConnectionFault::NotHttp),
             _ => calls(Route::any(), Fault::not_json()),
         },
-        // Sends requests that the controller lists, watches and stores. The API server never reads the controller's
-        // answers to them.
+        // The API server sends requests that the controller watches and stores, and never responds to the controller's
+        // answers.
         4 if variant < KEEPING => {
             let fault = Fault::Answer {
                 code: 200,
@@ -388,7 +389,8 @@ fn much_of_little(number: usize) -> (Verb, String) {
     }
 }
 
-/// Watch events with requests to the controller whose metadata or groups consist of many small values.
+/// Watch events with certificate requests for the controller. The metadata or the groups of these requests consist of
+/// many small values.
 fn kept_requests() -> String {
     let owners = "{},".repeat(VALUES) + "{}";
     let groups = r#""","#.repeat(VALUES) + r#""""#;

@@ -9,11 +9,11 @@ use serde_json::json;
 pub struct Value {
     /// The name of the measured quantity.
     pub name: String,
-    /// The result.
+    /// The measured result.
     pub value: f64,
-    /// Its unit.
+    /// The unit of the result.
     pub unit: &'static str,
-    /// The maximum.
+    /// The maximum permitted result, if there is a limit.
     pub limit: Option<f64>,
 }
 
@@ -25,7 +25,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// An empty suite.
+    /// Creates a suite without values.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -33,7 +33,7 @@ impl Suite {
         }
     }
 
-    /// Adds a value with its maximum.
+    /// Adds a value, and its limit if there is one.
     pub fn add(
         &mut self,
         name: impl Into<String>,

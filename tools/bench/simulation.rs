@@ -36,7 +36,7 @@ const FILLER: usize = 3000;
 
 /// A management cluster.
 pub struct Simulation {
-    /// Shared with the threads of hostile tenants.
+    /// The API server of the management cluster, which is shared with the threads of hostile tenants.
     pub management: Arc<ApiServer>,
     kubeconfig: PathBuf,
     files: Scratch,
@@ -206,7 +206,7 @@ impl Simulation {
     }
 }
 
-/// The provider ID of the machine with this number.
+/// The provider ID of the machine with this name.
 pub fn provider_id(machine: &str) -> String {
     format!("generic:///{machine}")
 }

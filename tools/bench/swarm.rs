@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Creates the Clusters, waits until the controller has reported the limit, and then replaces the oldest Clusters until
-/// it is stopped. Returns the number of replaced Clusters.
+/// the returned thread is stopped. Its result is the number of replaced Clusters.
 pub fn turn(simulation: &Simulation) -> Background<usize> {
     let management = simulation.management.clone();
     let create = move |number: usize| {

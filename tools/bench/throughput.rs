@@ -44,10 +44,10 @@ const BETWEEN: Duration = Duration::from_millis(500);
 /// The time after the last certificate within which a controller completes its remaining work.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
-/// The minimum share of the ideal client's rate, in requests per second.
+/// The minimum ratio of the controller's rate to the ideal client's rate.
 const LEAST_OF_IDEAL: f64 = 0.9;
 
-/// The minimum multiple of the rate of kube-controller-manager with its default limits, in requests per second.
+/// The minimum ratio of the controller's rate to the rate of kube-controller-manager with its default limits.
 const LEAST_OF_DEFAULT: f64 = 15.0;
 
 const CLUSTER: &str = "throughput";
@@ -251,7 +251,7 @@ impl World {
         )
     }
 
-    /// Measures the controller's writes, made by a client that makes no decisions.
+    /// Measures a client that makes the controller's writes without making decisions.
     fn ideal(&self, calls: &[(String, f64)]) -> Row {
         let kubectl = self.management.kubectl();
         let is_ours = |event: &&Value| event["reportingController"] == USER;
@@ -409,7 +409,7 @@ fn measure(
     }
 }
 
-/// The additional calls.
+/// For each kind of call, the increase of its number from `before` to `after`.
 fn difference(after: &[(String, f64)], before: &[(String, f64)]) -> Vec<(String, f64)> {
     let grown = after.iter().map(|(what, count)| {
         let former = before.iter().find(|(other, _)| other == what);

@@ -178,7 +178,7 @@ impl Story<'_> {
         print!("{}{}", text(&output.stdout), text(&output.stderr));
     }
 
-    /// Prints kubectl's output.
+    /// Prints kubectl's output, and returns the output.
     fn show(&self, words: &[&str]) -> String {
         println!("$ kubectl {}", words.join(" "));
         let output = self.management.kubectl().run(words);

@@ -30,7 +30,7 @@ const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 const NAMESPACE: &str = "tenant-a";
 
-/// The length of the part of a request's name that distinguishes it from others.
+/// The number of characters of a request's name that the demo prints. They distinguish the request from other requests.
 const NAME: usize = 30;
 
 /// The hosts. A rollout requires one host more than the number of Machines.
@@ -137,7 +137,7 @@ impl Story<'_> {
         apply(self.management, file, manifest);
     }
 
-    /// Prints kubectl's output.
+    /// Prints kubectl's output, and returns the output.
     fn show(&self, kubectl: &Kubectl, words: &[&str]) -> Output {
         println!("$ kubectl {}", words.join(" "));
         let output = kubectl.run(words);

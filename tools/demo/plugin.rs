@@ -1,4 +1,4 @@
-//! Runs the real plugin like client-go.
+//! Runs the real plugin as client-go does.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -35,7 +35,7 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Waits until the run ends.
+    /// Waits until the run ends. Returns the completed run.
     pub fn finish(self) -> Run {
         let output = self.child.wait_with_output().unwrap();
         Run {

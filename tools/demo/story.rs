@@ -170,7 +170,7 @@ pub fn told_twice(run: &Run, plugin: &Plugin) -> bool {
     joined && again.certificate() == run.certificate()
 }
 
-/// Kills the plugin while the request is open. The next run finishes the same request.
+/// Kills the plugin while the request is open. Returns whether the next run finishes the same request.
 pub fn killed_in_the_middle(
     cluster: &Cluster,
     controller: &Controller,

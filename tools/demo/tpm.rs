@@ -48,7 +48,7 @@ struct World {
     machines: Vec<Machine>,
     /// The attacker's machine, which is not a machine of the cluster.
     own: Machine,
-    /// The controller's files for TPMs, which require that all machines have the same boot state.
+    /// The controller's files and settings for TPMs. The settings require that all machines have the same boot state.
     challenger: Challenger,
     folder: tempfile::TempDir,
 }
@@ -89,7 +89,7 @@ impl World {
         found.expect("a machine of the demo")
     }
 
-    /// The plugin of a machine that has never joined, which is configured to use this TPM.
+    /// The plugin of a machine that has never joined. The plugin is configured to use this TPM.
     fn plugin_with(&self, name: &str, tcti: String) -> Plugin {
         let machine = self.machine(name);
         let own = machine.plugin_settings(tcti);
@@ -265,7 +265,7 @@ fn decided(controller: &Controller, name: &str) -> String {
     outcome
 }
 
-/// Kills the plugin while the TPM opens the challenge. The next run answers the same challenge.
+/// Kills the plugin while the TPM opens the challenge. Returns whether the next run answers the same challenge.
 fn killed_in_the_middle(world: &World) -> bool {
     println!("\n== {KILLED} is killed between the challenge and the answer ==");
     let tpm = world.machine(KILLED).tpm();

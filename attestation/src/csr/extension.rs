@@ -9,7 +9,7 @@ use crate::names::ProviderId;
 ///
 /// # Errors
 ///
-/// The provider ID is longer than DER can encode.
+/// Returns an error if the provider ID is longer than DER can encode.
 pub fn provider_id_value(id: &ProviderId) -> Result<Vec<u8>, Error> {
     Utf8StringRef::new(id.as_str())?.to_der()
 }

@@ -3,7 +3,7 @@
 //!
 //! The second part of the evidence is a signature over one fixed request (`POST /` of `GetCallerIdentity`, AWS
 //! Signature Version 4) with the key binding in a signed header. The evidence contains neither the request nor the
-//! binding: both sides build them from the constants in this module.
+//! binding: the node and the verifier build both from the constants in this module.
 
 pub mod ber;
 pub mod cms;

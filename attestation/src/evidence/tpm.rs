@@ -73,7 +73,7 @@ pub struct Enrolment {
     /// DER of the endorsement key certificate, if the TPM has one.
     pub certificate: Option<Vec<u8>>,
     /// DER of the intermediate certificates between the endorsement key certificate and the vendor's root, in any
-    /// order. They require version `v2` or later, and an endorsement key certificate.
+    /// order. Intermediate certificates require version `v2` or later, and an endorsement key certificate.
     pub intermediates: Vec<Vec<u8>>,
     /// The keys.
     pub keys: PublicAreas,

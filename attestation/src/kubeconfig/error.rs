@@ -44,7 +44,7 @@ pub enum Refused {
     /// Two entries have the same name, so the choice is ambiguous.
     #[error("two entries have the same name")]
     Ambiguous,
-    /// A field is missing, or an entry that another entry refers to.
+    /// A field is missing, or an entry to which another entry refers is missing.
     #[error("it is missing")]
     Missing,
     /// `insecure-skip-tls-verify` is set.

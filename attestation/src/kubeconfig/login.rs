@@ -75,8 +75,8 @@ struct Given {
 }
 
 impl Given {
-    /// Whether the policy applies to the field. client-go ignores empty fields, but for a tenant, the policy also
-    /// applies to empty fields.
+    /// Whether the policy applies to the field. client-go ignores empty fields. For a tenant, the policy also applies
+    /// to empty fields.
     fn counts(field: Option<Self>, policy: Policy) -> bool {
         field.is_some_and(|it| !it.is_empty || policy == Policy::Tenant)
     }
@@ -182,7 +182,7 @@ impl User {
         .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
     }
 
-    /// Whether the user has a token or a certificate, which takes precedence over an exec plugin in client-go.
+    /// Whether the user has a token or a certificate. In client-go, both take precedence over an exec plugin.
     pub(super) fn has_credential(&self) -> bool {
         let sources = [
             &self.token_file,

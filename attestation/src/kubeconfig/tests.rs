@@ -79,7 +79,7 @@ fn read(file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     Ok(Zeroizing::new(content))
 }
 
-/// The text after a comment in ISO 8859-2, which is not UTF-8.
+/// The text, preceded by a comment in ISO 8859-2, which is not valid UTF-8.
 fn latin2(text: &str) -> Vec<u8> {
     [b"# wa\xbfny\n", text.as_bytes()].concat()
 }

@@ -14,7 +14,7 @@ pub const NODES_GROUP: &str = "system:nodes";
 /// The maximum length of a DNS-1123 subdomain, as Kubernetes validates names.
 const MAX_NODE_NAME_LEN: usize = 253;
 
-/// The maximum length of a provider ID, which keeps claims small. All known clouds have shorter provider IDs.
+/// The maximum length of a provider ID. The limit keeps claims small. All known clouds have shorter provider IDs.
 const MAX_PROVIDER_ID_LEN: usize = 512;
 
 /// The maximum length of an audience: long enough for a digest with a prefix, or a URL.

@@ -1,4 +1,4 @@
-//! Targets of `kubelet-attestation`: the contents of a request, and the names in it.
+//! Targets for the parsers in `kubelet-attestation`: the contents of a request, and the names in a request.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::binding::KeyBinding;
@@ -110,7 +110,7 @@ pub fn aws_evidence(input: &[u8]) -> Outcome {
     Outcome::Accepted
 }
 
-/// Evidence of an instance.
+/// Evidence from an instance.
 pub fn aws_evidence_seeds() -> Vec<Vec<u8>> {
     let sts = Proof::new(ProofFields {
         region: "eu-west-1".to_owned(),

@@ -1,4 +1,5 @@
-//! Targets in `node-attestation-aws`: signed instance identity documents, and responses from STS and EC2.
+//! Targets for the parsers in `node-attestation-aws`: signed instance identity documents, and responses from STS and
+//! EC2.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -137,7 +138,8 @@ pub fn document_contents_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Parses a response from STS. It contains the document's instance or no instance, and an outage is never a denial.
+/// Parses a response from STS. A valid response contains the document's instance or no instance, and an outage is never
+/// reported as a denial.
 pub fn sts_answer(input: &[u8]) -> Outcome {
     let document = SIGNED.last().expect("our certificate is the last one");
     let partition = of_region(REGION).unwrap();

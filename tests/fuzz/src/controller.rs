@@ -1,4 +1,4 @@
-//! Targets of `node-attestation-core`: requests and their decisions, serving names, identifiers.
+//! Targets for the parsers in `node-attestation-core`: requests and their decisions, serving names, identifiers.
 
 use std::net::IpAddr;
 

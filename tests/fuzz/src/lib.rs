@@ -1,8 +1,8 @@
 //! Fuzz targets for every parser of untrusted bytes.
 //!
-//! A target parses its input like the programs, and checks the parser's guarantees about accepted inputs: one encoding,
-//! limits, and no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs every
-//! target with its seeds and several thousand mutations.
+//! A target parses its input as the programs do, and checks the parser's guarantees about accepted inputs: one
+//! encoding, limits, and no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs
+//! every target with its seeds and several thousand mutations.
 //!
 //! | module | parsers of |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! Targets in the node library: client-go's exec info, kubeconfigs, settings, and the kubelet's arguments.
+//! Targets for the parsers in the node library: client-go's exec info, kubeconfigs, settings, and the kubelet's
+//! arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -219,7 +220,7 @@ fn assert_settings(settings: &Settings, again: impl Fn(Flags) -> Settings) {
     }
 }
 
-/// The settings file.
+/// Parses the settings file, and asserts the properties of the settings.
 pub fn settings_file(input: &[u8]) -> Outcome {
     let path = FOLDER.path().join("settings.yaml");
     fs::write(&path, input).unwrap();

@@ -1,4 +1,4 @@
-//! Targets in the node library's store: the files in the state directory, and their contents.
+//! Targets for the parsers in the node library's store: the files in the state directory, and their contents.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
@@ -289,7 +289,7 @@ pub fn inspected_text(input: &[u8]) -> Outcome {
     }
 }
 
-/// Requests with evidence in PEM and as an object, and evidence.
+/// Requests with evidence, in PEM and as an object, and evidence without a request.
 pub fn inspected_text_seeds() -> Vec<Vec<u8>> {
     let requests = attestation::envelope_seeds();
     let objects = requests.iter().map(|request| {

@@ -1,4 +1,4 @@
-//! Targets in `node-attestation-runtime`: a tenant's files, and the responses from its API server.
+//! Targets for the parsers in `node-attestation-runtime`: a tenant's files, and the responses from its API server.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Targets in `node-attestation-tpm`: TPM structures and endorsement key certificates.
+//! Targets for the parsers in `node-attestation-tpm`: TPM structures and endorsement key certificates.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -37,7 +37,7 @@ fn registers(bank: Bank) -> Registers {
     Registers::of_bank(bank, digests.into()).unwrap()
 }
 
-/// Parses the `TPMT_PUBLIC` of an attestation key: its Name covers every byte of it.
+/// Parses the `TPMT_PUBLIC` of an attestation key: the key's Name covers every byte of the structure.
 pub fn attestation_public(input: &[u8]) -> Outcome {
     let Ok(key) = attestation_key(input) else {
         return Outcome::Refused;
@@ -60,7 +60,7 @@ pub fn attestation_public_seeds() -> Vec<Vec<u8>> {
     vec![FORGER.public(ATTRIBUTES), rsa.concat()]
 }
 
-/// Parses the `TPMT_PUBLIC` of an endorsement key: its Name covers every byte of it.
+/// Parses the `TPMT_PUBLIC` of an endorsement key: the key's Name covers every byte of the structure.
 pub fn endorsement_public(input: &[u8]) -> Outcome {
     let Ok(key) = endorsement_key(input) else {
         return Outcome::Refused;

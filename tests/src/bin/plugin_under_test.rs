@@ -7,7 +7,8 @@
 //! that panics, on any thread. `HANG_FOR` is the number of seconds for which the evidence is unavailable, regardless of
 //! the deadline. `SLOW_FOR` is the number of seconds that the device needs for evidence; the device stops at the
 //! deadline. `VERSIONS` lists the evidence versions that the plugin supports. `ANSWERS` makes the plugin answer
-//! challenges, with an audience that consists of this prefix and the challenge's ID.
+//! challenges: the audience of an answer consists of the value of `ANSWERS` and the challenge's ID. With the values
+//! `cannot` and `not now`, the answer fails.
 
 use std::path::Path;
 use std::process::ExitCode;

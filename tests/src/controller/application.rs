@@ -206,7 +206,7 @@ pub fn is_signed_by(certificate: &str, ca: &str) -> bool {
     certificate.verify_signature(Some(ca.public_key())).is_ok()
 }
 
-/// Waits until the request in the in-memory API server satisfies `wanted`.
+/// Waits until the request in the in-memory API server satisfies `wanted`. Returns the request.
 #[track_caller]
 pub fn wait_for_csr(server: &ApiServer, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     poll(PATIENCE, || server.csr(name).filter(&wanted)).unwrap_or_else(|| {

@@ -15,18 +15,18 @@ pub fn token_of_instance(number: usize) -> String {
     format!("to{number:04}")
 }
 
-/// An API server, and the files for a controller of it.
+/// An API server, and the files for a controller that serves it.
 #[derive(Debug)]
 pub struct Bed {
     /// The API server.
     pub server: ApiServer,
-    /// The controller.
+    /// The controller's program, arguments and files.
     pub setup: Setup,
     _files: Scratch,
 }
 
 impl Bed {
-    /// A cluster with `node-attestation-controller`.
+    /// Creates a cluster with `node-attestation-controller`, which accepts these machines without evidence.
     pub fn insecure(machines: &[Machine]) -> Self {
         let mut bed = Self::new("node-attestation-controller", machines);
         bed.setup = bed.setup.allowing_insecure();
@@ -53,7 +53,7 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// Creates a cluster with `node-attestation-controller`, which finds its instances in this cloud with these
+    /// Creates a cluster with `node-attestation-controller`, which finds its instances in this cloud with these AWS
     /// settings.
     pub fn found(cloud: &Cloud, aws: &Value) -> Self {
         let mut bed = Self::new("node-attestation-controller", &[]);
@@ -77,7 +77,7 @@ impl Bed {
         self.setup.write_inventory(&inventory.to_string());
     }
 
-    /// Uses a controller that queries this cloud about instances.
+    /// Configures the controller to query this cloud about instances.
     fn asking(mut self, cloud: &Cloud) -> Self {
         let setup = self.setup.args(&cloud.arguments_without_fallback());
         let environment = cloud.manager_environment().into_iter();
@@ -103,18 +103,18 @@ impl Bed {
         }
     }
 
-    /// Stores an approved request from this machine in the API server. Returns its name.
+    /// Stores a request with a rubber stamp from this machine in the API server. Returns the request's name.
     pub fn stamped(&self, machine: Machine) -> String {
         Application::null(machine, self.server.ca_pem()).put(&self.server)
     }
 
-    /// Waits until the request has an answer.
+    /// Waits until the request has an answer. Returns the request.
     #[track_caller]
     pub fn wait_for_answer(&self, name: &str) -> Value {
         wait_for_csr(&self.server, name, is_answered)
     }
 
-    /// Waits for an Event with this reason on this request.
+    /// Waits for an Event with this reason on this request. Returns the Event.
     #[track_caller]
     pub fn wait_for_event(&self, name: &str, reason: &str) -> Value {
         poll(PATIENCE, || {

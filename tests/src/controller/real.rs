@@ -134,7 +134,7 @@ impl RealBed {
         self.insecure_as(CONTROLLER, machines)
     }
 
-    /// Like [`insecure`](Self::insecure), with a different user.
+    /// Like [`insecure`](Self::insecure), but with a different user.
     pub fn insecure_as(&self, user: &str, machines: &[Machine]) -> Setup {
         let program = program("node-attestation-controller");
         self.setup(user, &program, machines).allowing_insecure()
@@ -189,7 +189,7 @@ impl RealBed {
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// Waits until the request has an answer.
+    /// Waits until the request has an answer. Returns the request.
     #[track_caller]
     pub fn wait_for_answer(&self, name: &str) -> Value {
         let what = format!("{name} with an answer");

@@ -1,8 +1,8 @@
 //! The programs and settings with which an instance reads its bootstrap data from Secrets Manager.
 //!
-//! By default, Cluster API Provider AWS stores the bootstrap data in Secrets Manager. The user data of the instance are
-//! a boothook, which reads the data with the AWS CLI and restarts cloud-init, and a part that includes the file with
-//! these data.
+//! By default, Cluster API Provider AWS stores the bootstrap data in Secrets Manager. The user data of the instance
+//! consists of two parts. The first part is a boothook, which reads the bootstrap data with the AWS CLI, writes a file,
+//! and restarts cloud-init. The second part includes this file.
 
 use std::net::SocketAddr;
 
@@ -18,9 +18,9 @@ const FEATURES: (&str, &str) = (
     "ERROR_ON_USER_DATA_FAILURE = False\n",
 );
 
-/// The two commands of the AWS CLI in the boothook, with this endpoint, and with the access key of the instance's
-/// account instead of the instance profile. Like the CLI, it prints the binary value in base64, and exits with 255 after
-/// an error of the service.
+/// A program that implements the two AWS CLI commands in the boothook, with this endpoint, and with the access key of
+/// the instance's account instead of the instance profile. Like the CLI, the program prints the binary value in base64,
+/// and exits with 255 after an error of the service.
 const CLI: &str = r#"#!/usr/bin/python3
 import argparse, json, sys, urllib.error, urllib.request
 operations = {"get-secret-value": "GetSecretValue", "delete-secret": "DeleteSecret"}

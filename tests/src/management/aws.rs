@@ -1,5 +1,5 @@
-//! The objects of Cluster API Provider AWS. Its definitions follow Cluster API's contract v1beta1, although their
-//! version is named v1beta2.
+//! The objects of Cluster API Provider AWS. The definitions of these objects follow Cluster API's contract v1beta1,
+//! although their version is named v1beta2.
 
 mod instances;
 
@@ -112,7 +112,7 @@ pub(super) fn machine_template(network: &Network) -> Value {
         "ami": { "id": "ami-12345678" },
         "subnet": { "id": network.subnet },
         "sshKeyName": "",
-        // As with most providers, the user data are stored only in the instance.
+        // As with most providers, only the instance contains the user data.
         "cloudInit": { "insecureSkipSecretsManager": true },
     } } })
 }

@@ -10,7 +10,7 @@ use super::Management;
 use super::managers::{Webhooks, install, read, start};
 use crate::cloud::{Cloud, REGION};
 
-/// The services that replace AWS's own endpoints for the manager.
+/// The AWS services for which the manager uses the endpoint of moto server.
 const SERVICES: [&str; 7] = [
     "ec2",
     "elasticloadbalancing",
@@ -38,7 +38,7 @@ impl Capa {
 }
 
 impl Management {
-    /// Starts the manager with the credentials of the cloud's account. The first build takes ten minutes.
+    /// Starts the manager with the credentials of the cloud's account. The first build takes 10 minutes.
     #[track_caller]
     pub fn start_capa(&self, cloud: &Cloud) -> Capa {
         let built = binaries::build(&script());

@@ -51,7 +51,7 @@ impl ClusterBuilder {
         }
     }
 
-    /// Leaves the fields that Cluster API's managers write to these managers.
+    /// Does not write the fields that Cluster API's managers write.
     pub(super) fn managed(mut self) -> Self {
         self.managed = true;
         self
@@ -249,7 +249,7 @@ impl ClusterBuilder {
         parts
     }
 
-    /// The existing Cluster, with its Secrets.
+    /// Creates the Secrets of an existing Cluster, and returns the Cluster.
     ///
     /// Create the Secrets before the status of the InfraCluster, because Cluster API connects to a Cluster as soon
     /// as its infrastructure is ready, and retries only after 30 seconds.
@@ -270,7 +270,7 @@ impl ClusterBuilder {
     }
 }
 
-/// A workload cluster whose Cluster is created elsewhere.
+/// A workload cluster whose Cluster the caller creates.
 #[derive(Debug)]
 #[must_use = "nobody provides for the Cluster before `wait`"]
 pub struct AwaitedCluster {

@@ -40,8 +40,8 @@ const PROVIDERS: [[&str; 3]; 4] = [
 /// The version of the providers.
 pub const CLUSTER_API_VERSION: &str = "v1.14.2";
 
-/// Cluster API Provider AWS, whose namespace contains the Secrets that `clusterctl move` moves together with their
-/// identities.
+/// The entry for Cluster API Provider AWS. The provider's namespace contains Secrets, which `clusterctl move` moves
+/// together with their identities.
 const AWS: [&str; 3] = ["aws", "InfrastructureProvider", "infrastructure-aws"];
 
 impl Management {
@@ -116,7 +116,7 @@ pub(super) fn register(
         "metadata": { "name": label, "namespace": namespace, "labels": labels },
         "providerName": name, "type": kind, "version": version,
     });
-    // The API server can start to serve a definition some time after it is established.
+    // The API server can start to serve a kind some time after the definition is established.
     let created = poll(DEADLINE, || kubectl.try_create(&provider).ok());
     assert!(created.is_some(), "{provider:#} cannot be created");
 }
@@ -149,8 +149,8 @@ pub fn clusterctl(home: &Path, arguments: &[&str]) -> String {
 }
 
 impl WorkloadCluster {
-    /// Moves all objects in its namespace with `clusterctl move`, and writes the statuses that no manager writes,
-    /// because clusterctl does not move statuses.
+    /// Moves all objects in the Cluster's namespace with `clusterctl move`, and writes the statuses that no manager
+    /// writes, because clusterctl does not move statuses.
     #[track_caller]
     pub fn clusterctl_move(self, target: &Management) -> Self {
         let kubeconfigs = [
@@ -196,7 +196,7 @@ impl WorkloadCluster {
         launch.spawn(&files.join("clusterctl.log"))
     }
 
-    /// Like [`Self::clusterctl_move`], with these kubeconfigs instead of the default ones.
+    /// Like [`Self::clusterctl_move`], but with these kubeconfigs instead of the administrators' kubeconfigs.
     #[track_caller]
     pub fn clusterctl_move_with(mut self, target: &Management, kubeconfigs: &[PathBuf; 2]) -> Self {
         let files = Scratch::new("clusterctl");

@@ -13,7 +13,8 @@ use crate::packaging;
 /// versions.
 const CLUSTER_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-api");
 
-/// Defines the resources of Cluster API, of its providers and of the project, whose definitions are in these manifests.
+/// Defines the resources of Cluster API, of its providers and of the project. The project's definitions are in
+/// `manifests`.
 #[track_caller]
 pub(super) fn install(kubectl: &Kubectl, contract: Contract, manifests: &Path) {
     let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {

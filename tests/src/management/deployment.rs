@@ -49,7 +49,8 @@ pub struct MachinePool {
 }
 
 impl WorkloadCluster {
-    /// Creates a MachineDeployment and its templates. Its machines have this KubeadmConfigSpec.
+    /// Creates a MachineDeployment and its templates. The machines of the MachineDeployment have this
+    /// KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_deployment_of(
         &self,
@@ -61,12 +62,12 @@ impl WorkloadCluster {
         self.machine_deployment_from(name, replicas, config, template)
     }
 
-    /// Creates the same MachineDeployment on AWS. By default, the AWS provider stores the bootstrap data in Secrets
-    /// Manager.
+    /// Like [`machine_deployment_of`](Self::machine_deployment_of), for a Cluster on AWS, with the bootstrap data
+    /// in Secrets Manager, which is the default of the AWS provider.
     ///
     /// # Panics
     ///
-    /// If the Cluster is not on AWS.
+    /// Panics if the Cluster is not on AWS.
     #[track_caller]
     pub fn machine_deployment_with_secrets_of(
         &self,
@@ -127,13 +128,15 @@ impl WorkloadCluster {
         }
     }
 
-    /// Creates a MachinePool without Machines, and its templates. Its instances have this KubeadmConfigSpec.
+    /// Creates a MachinePool without Machines, and its templates. The instances of the MachinePool have this
+    /// KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_pool_of(&self, name: &str, replicas: u32, config: Value) -> MachinePool {
         self.pool_of(name, replicas, config, json!({}))
     }
 
-    /// Creates the same pool with Machines, which Cluster API creates for the pool's InfraMachines.
+    /// Like [`machine_pool_of`](Self::machine_pool_of), but with Machines, which Cluster API creates for the pool's
+    /// InfraMachines.
     #[track_caller]
     pub fn machine_pool_with_machines_of(
         &self,
@@ -183,7 +186,7 @@ fn template(place: &Place, name: &str, bootstrap: Kind, infrastructure: Kind) ->
 }
 
 impl MachineDeployment {
-    /// The KubeadmControlPlane of the Cluster, which has this name.
+    /// The KubeadmControlPlane with this name, which belongs to the Cluster.
     pub(super) fn of_control_plane(place: Place, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -218,7 +221,7 @@ impl MachineDeployment {
             .patch(self.kind, &self.name, &json!({ "spec": spec }));
     }
 
-    /// Uses another MachineDeployment's bootstrap configuration for its Machines from now on.
+    /// From now on, uses another MachineDeployment's bootstrap configuration for new Machines.
     #[track_caller]
     pub fn bootstrap_as(&self, other: &Self) {
         let config = json!({ "configRef": { "name": other.name } });
@@ -263,7 +266,7 @@ impl MachineDeployment {
         token.unwrap_or_else(|| panic!("{machine} has no bootstrap data"))
     }
 
-    /// Its current Machines.
+    /// The current Machines of the object.
     #[track_caller]
     pub fn machines(&self) -> Vec<Value> {
         let label = if self.kind == MACHINE_DEPLOYMENT {

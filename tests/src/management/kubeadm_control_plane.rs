@@ -67,7 +67,7 @@ impl ClusterBuilder {
     }
 
     /// Creates the Cluster with this topology, and gives its InfraCluster this endpoint. Cluster API's managers create
-    /// the other objects from the class, whose control plane is a KubeadmControlPlane.
+    /// the other objects from the ClusterClass. The control plane of this class is a KubeadmControlPlane.
     #[track_caller]
     pub fn create_of_kubeadm_class(
         self,
@@ -107,8 +107,8 @@ impl WorkloadCluster {
         self.place.patch(CLUSTER, self.name(), &patch);
     }
 
-    /// Returns kubectl with the kubeconfig that Cluster API stores for the cluster, as soon as it exists and the API
-    /// server responds. Before it returns, installs the definitions that the controller needs in the cluster.
+    /// Waits until Cluster API has stored the kubeconfig for the cluster, and the API server responds. Then installs
+    /// the definitions that the controller needs in the cluster. Returns kubectl with this kubeconfig.
     #[track_caller]
     pub fn wait_for_kubectl(&self) -> Kubectl {
         let place = &self.place;

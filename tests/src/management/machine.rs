@@ -155,8 +155,8 @@ impl MachineBuilder {
                 );
                 let place = &self.place;
                 place.create_without_statuses(&[&infra_machine, &config]);
-                // Set the reference only now, as Cluster API does. If the config were missing, the controller would
-                // not read it again immediately.
+                // Set the reference only now, as Cluster API does. If the Machine referred to a missing
+                // KubeadmConfig, the controller would not read the KubeadmConfig again immediately.
                 let spec = json!({ "spec": { "bootstrap": data } });
                 place.patch(MACHINE, &self.name, &spec);
                 place.write_statuses(&[&infra_machine, &config, &machine]);

@@ -265,7 +265,7 @@ pub(crate) fn service_account_kubeconfig(cluster: &ControlPlane, account: &Value
     cluster.kubeconfig(User::Token(token))
 }
 
-/// Whether the readiness probe succeeds, which happens only after the webhooks are ready.
+/// Whether the readiness probe succeeds. It succeeds only after the webhooks are ready.
 fn is_ready(port: u16) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;

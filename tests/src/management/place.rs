@@ -47,7 +47,7 @@ impl Place {
         self.control_plane.kubectl()
     }
 
-    /// Creates the object with its status. Returns the object in the form before its status was written.
+    /// Creates the object with its status. Returns the object as it was before its status was written.
     #[track_caller]
     pub(super) fn create(&self, new: &New<'_>) -> Value {
         let stored = self.create_without_statuses(&[new]).remove(0);
@@ -147,7 +147,7 @@ impl Place {
     }
 }
 
-/// A reference to an object, as in its dependents.
+/// The owner reference to this object, for the objects that it owns.
 pub(super) fn owner_reference(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"], "kind": owner["kind"],

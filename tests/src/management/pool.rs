@@ -101,8 +101,8 @@ impl PoolBuilder {
         );
         let place = &self.place;
         place.create_without_statuses(&[&infra_pool, &config]);
-        // Set the reference only now, as Cluster API does. If the config were missing, the controller would not read
-        // it again immediately.
+        // Set the reference only now, as Cluster API does. If the MachinePool referred to a missing KubeadmConfig, the
+        // controller would not read the KubeadmConfig again immediately.
         let data = json!({ "bootstrap": { "dataSecretName": self.name } });
         let spec = json!({ "spec": { "template": { "spec": data } } });
         place.patch(MACHINE_POOL, &self.name, &spec);

@@ -44,8 +44,8 @@ pub struct Boot {
     pub version: Option<String>,
 }
 
-/// A provider for the GenericMachines and GenericMachinePools of one Cluster. It runs until it is dropped. The
-/// provider's machines stop when it is dropped.
+/// A provider for the GenericMachines and GenericMachinePools of one Cluster. The provider and its machines run until
+/// this value is dropped.
 ///
 /// A machine counts as provisioned when it runs and has a provider ID.
 #[derive(Debug)]
@@ -76,7 +76,8 @@ impl Provider {
         }
     }
 
-    /// Pauses while the Cluster is moved, and continues in the new management cluster. Its machines continue to run.
+    /// Pauses the provider while `moving` moves the Cluster. The provider then continues in the new management cluster.
+    /// The provider's machines continue to run.
     pub fn moved(mut self, moving: impl FnOnce() -> WorkloadCluster) -> (Self, WorkloadCluster) {
         let mut infrastructure = self.rounds.end().expect("it runs");
         let cluster = moving();
@@ -85,8 +86,8 @@ impl Provider {
         (self, cluster)
     }
 
-    /// Pauses until the result is dropped, like a provider whose management cluster does not respond. Its machines
-    /// continue to run.
+    /// Pauses the provider until the result is dropped, as if its management cluster did not respond. The provider's
+    /// machines continue to run.
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
     }
@@ -95,7 +96,7 @@ impl Provider {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such machine.
+    /// Panics if no running machine has this host name.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
@@ -115,7 +116,7 @@ impl Drop for Provider {
     }
 }
 
-/// Locks the machines, even after a panic on another thread: they must stop in any case.
+/// Locks the machines, even after a panic on another thread, because the machines must stop even then.
 fn lock(running: &Mutex<Instances>) -> MutexGuard<'_, Instances> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -41,12 +41,13 @@ fn lock(turn: &Mutex<()>) -> MutexGuard<'_, ()> {
 }
 
 impl<T> Rounds<T> {
-    /// Waits for the end of the round. Until the result is dropped, no other round starts.
+    /// Waits for the end of the current round. Until the result is dropped, no other round starts.
     pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
         lock(&self.turn)
     }
 
-    /// Waits for the end of the round. The first call returns the state.
+    /// Stops the controller, and waits for the end of the current round. The first call returns the controller's
+    /// state.
     ///
     /// # Panics
     ///

@@ -16,7 +16,7 @@ pub fn workload_kubeconfig(name: &str, workload: &ControlPlane) -> String {
     workload_kubeconfig_of_ca(name, workload, workload.ca())
 }
 
-/// The same kubeconfig, after this CA has replaced the cluster's CA.
+/// Like [`workload_kubeconfig`], but after this CA has replaced the cluster's CA.
 pub fn workload_kubeconfig_of_ca(
     name: &str,
     workload: &ControlPlane,

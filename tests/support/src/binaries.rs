@@ -82,11 +82,11 @@ pub fn build(script: &Path) -> PathBuf {
     built(&mut Command::new(script), script)
 }
 
-/// Like [`build`], for a single part. The argument of the script is the name of the part.
+/// Like [`build`], but builds only one part of the programs. The argument of the script is the name of the part.
 ///
 /// # Panics
 ///
-/// Like [`build`].
+/// Panics if the build fails, because a test that needs the directory cannot pass.
 #[track_caller]
 pub fn build_part(script: &Path, part: &str) -> PathBuf {
     built(Command::new(script).arg(part), script)

@@ -27,7 +27,7 @@ template = os.path.join(directory, "template")
 print(render_jinja_payload_from_file(open(template).read(), template, data))
 "#;
 
-/// The directory tree of cloud-init and its libraries, which is a layer of a root directory.
+/// The directory tree of cloud-init and its libraries, for use as a layer of a machine's root directory.
 #[track_caller]
 pub(crate) fn tree() -> PathBuf {
     build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build"))

@@ -92,12 +92,12 @@ impl ControlPlane {
         &self.ca
     }
 
-    /// The path of the authority's certificate, which is a PEM file.
+    /// The path of the PEM file with the CA certificate.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// The path of the authority's private key, which is a PKCS#8 PEM file.
+    /// The path of the PEM file with the CA's private key (PKCS#8).
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }
@@ -134,14 +134,15 @@ impl ControlPlane {
         self.kubeconfig(User::Exec(exec))
     }
 
-    /// Writes a kubeconfig with a client certificate from the cluster's authority, which is valid for one day.
+    /// Writes a kubeconfig with a client certificate from the cluster's authority. The certificate is valid for one
+    /// day.
     pub fn client_cert_kubeconfig(&self, common_name: &str, group: Option<&str>) -> PathBuf {
         self.kubeconfig(User::Certificate(
             self.client_certificate(common_name, group),
         ))
     }
 
-    /// Issues a client certificate for a user and at most one group, which is valid for one day.
+    /// Issues a client certificate for a user and at most one group. The certificate is valid for one day.
     pub fn client_certificate(&self, common_name: &str, group: Option<&str>) -> KeyAndCertificate {
         let mut subject = Subject::user(common_name);
         subject.organization = group.map(str::to_owned);
@@ -153,13 +154,13 @@ impl ControlPlane {
         KubeletBuilder::new(self, name)
     }
 
-    /// A separate directory for one test, which is removed with the control plane.
+    /// A separate directory for one test. The directory is removed together with the control plane.
     pub fn directory(&self, name: &str) -> PathBuf {
         let unique = self.made.fetch_add(1, Ordering::Relaxed);
         self.scratch.directory(&format!("{name}-{unique}"))
     }
 
-    /// Waits until the Node is registered.
+    /// Waits until the Node is registered. Returns the Node.
     #[track_caller]
     pub fn wait_for_node(&self, name: &str) -> Value {
         let selector = format!("metadata.name={name}");
@@ -168,7 +169,7 @@ impl ControlPlane {
             .wait_for(&resource, &format!("named {name}"), DEADLINE, |_| true)
     }
 
-    /// Waits until the Node reports that it is ready.
+    /// Waits until the Node reports that it is ready. Returns the Node.
     #[track_caller]
     pub fn wait_for_node_ready(&self, name: &str) -> Value {
         let selector = format!("metadata.name={name}");
@@ -181,7 +182,8 @@ impl ControlPlane {
         )
     }
 
-    /// Waits for a certificate signing request that satisfies `condition`. `what` describes it.
+    /// Waits for a certificate signing request that satisfies `condition`, and returns the request. `what` describes
+    /// the request in the failure message.
     #[track_caller]
     pub fn wait_for_csr(&self, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
         self.admin

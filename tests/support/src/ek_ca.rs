@@ -40,7 +40,7 @@ pub enum Intermediates {
 
 /// The CAs of a TPM manufacturer. Their keys are ECDSA P-256.
 ///
-/// Like vendors, `swtpm_setup` signs with the last authority.
+/// Like TPM vendors, `swtpm_setup` signs endorsement key certificates with the last CA.
 pub struct EkCa {
     root_pem: String,
     intermediates_pem: String,
@@ -147,7 +147,7 @@ impl EkCa {
         &self.intermediates_pem
     }
 
-    /// The certificates of the intermediate CAs in the same order, as DER.
+    /// The certificates of the intermediate CAs as DER, in the same order as in [`EkCa::intermediates_pem`].
     pub fn intermediates(&self) -> &[Vec<u8>] {
         &self.intermediates
     }

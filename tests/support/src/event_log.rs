@@ -74,12 +74,12 @@ pub fn replay(log: &[u8]) -> BTreeMap<u8, [u8; 32]> {
 /// The sizes of the digests, by algorithm, from the first event. This event has the format of TPM 1.2.
 #[track_caller]
 fn sizes(log: &mut Bytes<'_>) -> BTreeMap<u16, u16> {
-    // The register, the type, and an empty SHA-1 digest.
+    // Skip the register, the type, and an empty SHA-1 digest.
     log.take(4 + 4 + 20);
     let size = log.u32();
     let mut event = Bytes(log.take(size.try_into().expect("a length")));
     assert_eq!(event.take(16), b"Spec ID Event03\0");
-    // The platform class, three version numbers, and the size of a pointer.
+    // Skip the platform class, three version numbers, and the size of a pointer.
     event.take(4 + 3 + 1);
     let algorithms = event.u32();
     (0..algorithms)

@@ -1,9 +1,10 @@
 //! An instance metadata service (version 2) for one instance, with faults.
 //!
-//! It responds like EC2's metadata service, within its scope: session tokens and their lifetimes, the identity document
-//! and its signature, the placement, the services' partition and the credentials of the instance, and lists of the
-//! values in a directory. The service does not create data itself: a test sets an [`Instance`], and can replace it at
-//! run time. Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
+//! The service responds as EC2's metadata service does, within its scope: session tokens and their lifetimes, the
+//! identity document and its signature, the placement, the services' partition and the credentials of the instance, and
+//! lists of the values in a directory. The service does not create data itself: a test sets an [`Instance`], and can
+//! replace it at run time. Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are
+//! recorded.
 //!
 //! Each service has a separate port. All services in a process share one thread, so a process can run 200 services. A
 //! service stops when it is dropped.

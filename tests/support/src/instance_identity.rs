@@ -42,7 +42,7 @@ const ISSUER: [(DnType, &[u64], &str); 4] = [
 /// A field that is `None` becomes `null`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// The account ID, which has twelve digits.
+    /// The account ID, which has 12 digits.
     pub account: String,
     /// The region that contains the zone.
     pub region: String,
@@ -132,7 +132,7 @@ impl std::fmt::Debug for TestSigner {
 }
 
 impl TestSigner {
-    /// Creates a signer with a new 2048-bit RSA key, whose certificate has this serial number.
+    /// Creates a signer with a new 2048-bit RSA key, and a certificate with this serial number.
     ///
     /// AWS's serial numbers consist of eight random bytes, and their first bit is usually set.
     pub fn new(serial: [u8; 8]) -> Self {

@@ -1,7 +1,7 @@
 //! A real kubelet, with a container runtime whose containers are processes.
 //!
-//! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials like
-//! every kubelet: from the exec plugin in the kubeconfig, or with TLS bootstrapping.
+//! The kubelet registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials
+//! as every kubelet does: from the exec plugin in the kubeconfig, or with TLS bootstrapping.
 //!
 //! # Guarantees
 //!
@@ -76,13 +76,13 @@ impl Kubelet {
         &self.kubeconfig
     }
 
-    /// The directory that the kubelet sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if the plugin creates
-    /// it.
+    /// The directory that the kubelet sees as `/var/lib`. It contains `kubelet`, and `kubelet-authenticator` if the
+    /// plugin creates that directory.
     pub fn var_lib(&self) -> PathBuf {
         namespace::var_lib(&self.scratch)
     }
 
-    /// Terminates the kubelet like an init system, and starts it again in the same place.
+    /// Terminates the kubelet as an init system does, and starts it again with the same files.
     #[track_caller]
     pub fn restart(&mut self) {
         self.process.terminate(TERMINATION);
@@ -183,7 +183,7 @@ impl Kubelet {
         metrics.unwrap_or_else(|| self.fail("served no metrics"))
     }
 
-    /// Waits until the sum of a metric's samples that have all these labels satisfies `condition`.
+    /// Waits until the sum of a metric's samples that have all these labels satisfies `condition`. Returns the sum.
     ///
     /// A metric without such a sample counts as zero.
     #[track_caller]

@@ -20,7 +20,7 @@
 //! units are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are processes of
 //! the machine. The machine can connect to the API server at the same address as the host, to other servers on the host
 //! if configured, and to the other machines of the test process. The host can connect to the machine's address. A boot
-//! takes half a second, and a join one or two seconds.
+//! takes half a second, and a join 1 or 2 seconds.
 //!
 //! # Guarantees
 //!
@@ -165,8 +165,8 @@ impl Machine {
 
     /// The contents of a file in the machine.
     ///
-    /// Reads the file inside the machine, because links like `kubelet-client-current.pem` have different targets on the
-    /// host.
+    /// Reads the file inside the machine, because links such as `kubelet-client-current.pem` have different targets on
+    /// the host.
     #[track_caller]
     pub fn read(&self, path: &str) -> Option<Vec<u8>> {
         let output = self.run(&["cat", "--", path]);
@@ -228,7 +228,7 @@ impl Machine {
         String::from_utf8_lossy(&text.concat()).into_owned()
     }
 
-    /// Stops the machine, like a power failure.
+    /// Stops the machine as a power failure does.
     pub fn power_off(&mut self) {
         if !self.process.is_running() {
             return;

@@ -14,15 +14,15 @@
 //! ```
 //!
 //! A client belongs to the account in its access key ([`access_key`]). Its region is the region in its signatures,
-//! which are not verified. Operations that a test makes as the owner of an account ([`Moto::ec2`]) are neither counted
-//! nor failed.
+//! which are not verified. Operations that a test makes as the owner of an account ([`Moto::ec2`]) are not counted, and
+//! injected failures do not affect them.
 //!
 //! The front server itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
-//! The front also forwards the JSON calls of other services, for example of Secrets Manager. Commands of the AWS CLI, for
-//! any service that moto implements, run in [`Moto::shell`].
+//! The front server also forwards JSON calls to other services, for example to Secrets Manager. Commands of the AWS
+//! CLI, for any service that moto implements, run in [`Moto::shell`].
 //!
-//! `tests/moto/build` installs moto server once, outside the repository. A start takes two seconds. Tests that can
+//! `tests/moto/build` installs moto server once, outside the repository. A start takes 2 seconds. Tests that can
 //! share a server use a `static`, and separate accounts.
 //!
 //! # Panics
@@ -54,7 +54,7 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// The directory of moto server.
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(install);
 
-/// The deadline for a start, which takes two seconds on an idle machine. The machines that run tests are busy.
+/// The deadline for a start, which takes 2 seconds on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The maximum number of attempts to start moto server, if another process has taken its port each time.
@@ -146,7 +146,7 @@ impl Moto {
         self.front.give_tpm(instance, tpm);
     }
 
-    /// Omits an instance from every response, like EC2 for an instance that is not visible yet.
+    /// Omits an instance from every response, as EC2 does for an instance that is not visible yet.
     pub fn hide(&self, instance: &str) {
         self.front.hide(instance);
     }

@@ -1,4 +1,5 @@
-//! A test certificate authority for server, client and requested certificates.
+//! A certificate authority for tests, which issues server certificates, client certificates, and certificates for
+//! requests.
 //!
 //! Keys are ECDSA P-256, and key files are PKCS#8. The code under test does not use this code.
 
@@ -142,7 +143,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The contents of a client certificate that became valid five minutes ago, and is valid for one day.
+    /// The contents of a client certificate that became valid 5 minutes ago, and is valid for one day.
     pub fn client(subject: Subject) -> Self {
         Self::new(subject, Purpose::Client)
     }
@@ -220,7 +221,7 @@ impl CertificateAuthority {
         Self::with_key(common_name, KeyPair::generate().unwrap())
     }
 
-    /// Like [`CertificateAuthority::new`], with a key that the caller chooses.
+    /// Like [`CertificateAuthority::new`], but with this key.
     pub fn with_key(common_name: &str, key: KeyPair) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = Subject::user(common_name).to_name();

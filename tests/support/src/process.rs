@@ -235,7 +235,7 @@ impl Process {
 
     /// Sends a signal only to this process.
     pub fn signal(&self, signal: Signal) {
-        // An error means that the process has ended, which the caller detects in another way.
+        // An error means that the process has ended. The caller detects this in another way.
         kill_process(self.group(), signal).ok();
     }
 
@@ -294,8 +294,8 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
-        // A long wait can take 5 % longer. An API server responds quickly, but each response uses processor time in
-        // both processes, which other tests need.
+        // A long wait can take 5 % longer. An API server responds quickly, but each response uses processor time in the
+        // test and in the server, and other tests need this time.
         let late = started.elapsed() / 20;
         let cost = asked.elapsed();
         thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// A port on 127.0.0.1, with a separate thread and runtime. All of it, including the connections, ends when this value
-/// is dropped.
+/// A port on 127.0.0.1, with a separate thread and runtime. The thread, the runtime and all connections end when this
+/// value is dropped.
 #[derive(Debug)]
 pub(crate) struct Serving {
     address: SocketAddr,

@@ -1,12 +1,12 @@
 //! A strict security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`.
 //!
-//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It knows the
-//! owner of each access key. Its responses have the same text as the responses from AWS, in JSON or XML, depending on
-//! the header `accept`. One address serves all regions: a test sets that address as the endpoint, and `host` is signed
-//! as received.
+//! The service calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It
+//! stores the owner of each access key. Its responses have the same text as the responses from AWS, in JSON or XML,
+//! depending on the header `accept`. One address serves all regions: a test sets that address as the endpoint, and
+//! `host` is signed as received.
 //!
-//! It runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The service
-//! stops when it is dropped.
+//! The service runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread.
+//! The service stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::sts::{Fault, Principal, Sts, Times};
@@ -72,7 +72,7 @@ struct State {
     tagged: HashSet<String>,
     /// The ARNs of the roles whose policies also allow `sts:TagSession`.
     accept_tags: HashSet<String>,
-    /// For each account, the regions that it has not enabled.
+    /// For each account, the regions that the account has not enabled.
     not_enabled: HashSet<(String, String)>,
 }
 
@@ -133,7 +133,7 @@ impl Default for Sts {
 }
 
 impl Sts {
-    /// Starts a service that listens on a free port of 127.0.0.1, and does not know any credentials.
+    /// Starts a service that listens on a free port of 127.0.0.1, and does not accept any credentials yet.
     pub fn start() -> Self {
         let authority = CertificateAuthority::new("STS of a test");
         let acceptors = Acceptors::new(&authority);
@@ -168,7 +168,7 @@ impl Sts {
         self.shared.authority.certificate_pem()
     }
 
-    /// Issues new credentials for `principal`, which are valid for six hours according to the service's clock.
+    /// Issues new credentials for `principal`, which are valid for 6 hours according to the service's clock.
     pub fn credentials(&self, principal: Principal) -> Credentials {
         let expiration = self.now() + LIFETIME;
         self.credentials_until(principal, expiration)
@@ -203,8 +203,8 @@ impl Sts {
         self.state().roles.0.insert(arn.to_owned(), trust);
     }
 
-    /// Adds transitive tags to the sessions of this caller, like EKS Pod Identity. A role that the caller assumes must
-    /// also allow `sts:TagSession`, and its sessions have the same tags.
+    /// Adds transitive tags to the sessions of this caller, as EKS Pod Identity does. A role that the caller assumes
+    /// must also allow `sts:TagSession`, and its sessions have the same tags.
     pub fn tag_sessions_of(&self, arn: &str) {
         self.state().tagged.insert(arn.to_owned());
     }

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Each TPM is one child process `swtpm`, on two neighboring ports of 127.0.0.1, with a separate state directory. Its
-//! endorsement keys are RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384 (0x81010016, 0x01c00016). They are
-//! persistent, and an [`EkCa`] has certified them. The P-256 key is neither persistent nor certified.
+//! endorsement keys are RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384 (0x81010016, 0x01c00016). These two
+//! keys are persistent, and an [`EkCa`] has certified them. The P-256 key is neither persistent nor certified.
 //!
 //! # One client at a time
 //!
@@ -123,13 +123,13 @@ impl Swtpm {
         Self::make(&MAKER, banks, Firmware::Measures)
     }
 
-    /// Creates and starts a TPM whose firmware does not extend the SHA-256 bank, so PCRs 0 to 7 are zero.
+    /// Creates and starts a TPM in a machine whose firmware does not extend the SHA-256 bank, so PCRs 0 to 7 are zero.
     #[track_caller]
     pub fn unmeasured() -> Self {
         Self::unmeasured_with_banks("sha256")
     }
 
-    /// Creates and starts a TPM with only these banks, whose firmware does not extend the SHA-256 bank.
+    /// Creates and starts a TPM with only these banks. The firmware does not extend the SHA-256 bank.
     #[track_caller]
     pub fn unmeasured_with_banks(banks: &str) -> Self {
         Self::make(&MAKER, banks, Firmware::MeasuresNothing)
@@ -242,7 +242,7 @@ impl Swtpm {
         }
     }
 
-    /// Measures like the firmware of a machine: extends at least a separator into each of its PCRs.
+    /// Extends PCRs as the firmware of a machine does: at least a separator into each PCR of the firmware.
     #[track_caller]
     fn boot(&self, sequence: &Sequence<'_>) {
         if self.firmware == Firmware::MeasuresNothing {
@@ -262,7 +262,7 @@ impl Swtpm {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
     }
 
-    /// Clears the TPM with the state in this directory, which is not running.
+    /// Clears the TPM that has its state in this directory. This TPM must not be running.
     #[track_caller]
     pub(crate) fn clear_at(state: &Path) {
         let scratch = Scratch::new("swtpm");
@@ -270,7 +270,7 @@ impl Swtpm {
         Self::run(scratch, state.to_owned(), MAKER.clone(), firmware).clear();
     }
 
-    /// Extends a PCR in the SHA-256 bank, like a changed boot chain.
+    /// Extends a PCR in the SHA-256 bank, as a changed boot chain does.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
         let extension = format!("{pcr}:sha256={}", hex(digest));

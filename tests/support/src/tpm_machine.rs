@@ -1,6 +1,7 @@
 //! The attestation operations of a machine with a TPM, and possible attacks, implemented with tpm2-tools.
 //!
-//! It does not share code with the code under test, so it can replace the plugin and verify its results.
+//! This module does not share code with the code under test, so tests can use it instead of the plugin, and verify the
+//! plugin's results with it.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -143,7 +144,8 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// Panics if the TPM rejects the command, or if the credential does not match both keys.
+    /// Returns the error message of the tool if the TPM rejects the command, for example because the credential does
+    /// not match both keys.
     #[track_caller]
     pub fn activate(
         &self,
@@ -177,7 +179,7 @@ impl TpmMachine {
         activated.map(|_| sequence.read("secret"))
     }
 
-    /// Creates a credential with a TPM, like a verifier. Returns the blob and the encrypted secret.
+    /// Creates a credential with a TPM, as a verifier does. Returns the blob and the encrypted secret.
     #[track_caller]
     pub fn make_credential(
         &self,

@@ -70,7 +70,7 @@ impl Commands {
         match self {
             Self::All => true,
             Self::One(one) => one == code,
-            // The first parameter, after the header of a command without sessions.
+            // Compare the first parameter, which follows the header of a command without sessions.
             Self::Capability(one) => {
                 code == command::GET_CAPABILITY && request[10..].starts_with(&one.to_be_bytes())
             }

@@ -15,14 +15,15 @@
 //!
 //! A machine has OVMF, one processor, a TPM that the kernel drives (`/dev/tpmrm0`), and two disks: the image, which
 //! never changes, and its own disk, which contains the root directory. A boot runs the commands of the test, and
-//! switches the machine off. Its TPM and its own disk continue at the next boot. `tests/boots/build` builds the images.
+//! switches the machine off. The machine keeps the state of its TPM and its own disk for the next boot.
+//! `tests/boots/build` builds the images.
 //!
-//! The machine reaches the API server at [`SERVER`], and nothing else.
+//! The machine can connect only to the API server, at [`SERVER`].
 //!
 //! # Time
 //!
-//! QEMU interprets every instruction, so the tests do not need hardware virtualization. A boot takes 15 seconds and the
-//! same processor time. Only one machine of a process boots at a time.
+//! QEMU interprets every instruction, so the tests do not need hardware virtualization. A boot takes 15 seconds, and
+//! uses the same amount of processor time. Only one machine of a process boots at a time.
 //!
 //! # Panics
 //!
@@ -44,13 +45,13 @@ use crate::control_plane::ControlPlane;
 use crate::process::{Launch, Process, Scratch};
 use crate::swtpm::Swtpm;
 
-/// The API server's URL in the machine: one of the names in its certificate.
+/// The URL at which the machine connects to the API server. The server's certificate contains this address.
 pub const SERVER: &str = "https://10.96.0.1:443";
 
 /// The deadline for a boot, which takes 15 seconds on an idle machine. The machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(10 * 60);
 
-/// Debian's folder with the firmware.
+/// The directory of Debian's firmware package.
 const FIRMWARE: &str = "/usr/share/OVMF";
 
 /// The file with the commands of the test.
@@ -62,16 +63,16 @@ static BOOTS: Mutex<()> = Mutex::new(());
 static IMAGES: LazyLock<PathBuf> =
     LazyLock::new(|| build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boots/build")));
 
-/// What a machine boots.
+/// The programs that a machine boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Image {
     /// A signed unified kernel image: systemd's stub with the kernel, its command line and its initrd.
     Unified,
-    /// The same with another kernel.
+    /// A signed unified kernel image with a different kernel.
     UnifiedOtherKernel,
     /// shim, GRUB and the kernel, as Debian signs them.
     Grub,
-    /// The same with another kernel command line.
+    /// shim, GRUB and the kernel, with a different kernel command line.
     GrubOtherArguments,
 }
 
@@ -85,7 +86,7 @@ pub enum SecureBoot {
 }
 
 impl Image {
-    /// Its disk.
+    /// The name of the image's disk file.
     fn file(self) -> &'static str {
         match self {
             Self::Unified => "uki.img",
@@ -95,15 +96,15 @@ impl Image {
         }
     }
 
-    /// The firmware's variables in a new machine.
+    /// The name of the file with the firmware variables for a new machine.
     fn variables(self, secure_boot: SecureBoot) -> &'static str {
         match (secure_boot, self) {
             (SecureBoot::Off, _) => "OVMF_VARS_4M.fd",
-            // Debian's test key.
+            // These variables contain Debian's test key.
             (SecureBoot::On, Self::Unified | Self::UnifiedOtherKernel) => {
                 "OVMF_VARS_4M.snakeoil.fd"
             }
-            // Microsoft's keys, as in most machines that are sold.
+            // These variables contain Microsoft's keys, as in most machines that are sold.
             (SecureBoot::On, Self::Grub | Self::GrubOtherArguments) => "OVMF_VARS_4M.ms.fd",
         }
     }
@@ -112,10 +113,10 @@ impl Image {
 /// A machine that is switched off.
 #[derive(Debug)]
 pub struct VirtualMachine {
-    /// The identity in its firmware (SMBIOS).
+    /// The machine's UUID in its firmware (SMBIOS).
     uuid: String,
     disk: Disk,
-    /// The directory with the state of its TPM.
+    /// The directory with the state of the machine's TPM.
     tpm: PathBuf,
     /// The API server's port on the host.
     port: u16,
@@ -123,8 +124,8 @@ pub struct VirtualMachine {
 }
 
 impl VirtualMachine {
-    /// Creates a machine with this host name, which reaches the API server of this cluster. Its TPM has a copy of this
-    /// TPM's state.
+    /// Creates a machine with this host name, which can connect to the API server of this cluster. The machine's TPM
+    /// starts with a copy of the state of `tpm`.
     #[track_caller]
     pub fn new(name: &str, cluster: &ControlPlane, tpm: &Swtpm) -> Self {
         let scratch = Scratch::new("virtual-machine");
@@ -133,7 +134,8 @@ impl VirtualMachine {
         Self::made(scratch, disk, port_of(cluster), tpm)
     }
 
-    /// Creates a machine whose disk is a copy of this machine's disk. It has its own firmware and TPM.
+    /// Creates a machine whose disk is a copy of the other machine's disk. The new machine has a different UUID in its
+    /// firmware, and its TPM starts with a copy of the state of `tpm`.
     #[track_caller]
     pub fn with_disk_of(other: &Self, tpm: &Swtpm) -> Self {
         let scratch = Scratch::new("virtual-machine");
@@ -155,26 +157,26 @@ impl VirtualMachine {
         }
     }
 
-    /// Clears its TPM, like a user in the firmware setup.
+    /// Clears the machine's TPM, as a user does in the firmware setup.
     #[track_caller]
     pub fn clear_tpm(&self) {
         Swtpm::clear_at(&self.tpm);
     }
 
-    /// Writes a file at this path of its disk, whose directory exists.
+    /// Writes a file at this path on the machine's disk. The directory of the file must exist.
     #[track_caller]
     pub fn file(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
         self.disk.write(path, mode, content);
     }
 
-    /// Copies a program from the host to this path of its disk, whose directory exists.
+    /// Copies a program from the host to this path on the machine's disk. The directory of the program must exist.
     #[track_caller]
     pub fn program(&self, path: &str, host: &Path) {
         self.disk.copy_in(path, host);
     }
 
-    /// Boots the image with the firmware's variables of a new machine, runs the commands in a shell, and waits until
-    /// the machine is off.
+    /// Boots the image with the firmware variables of a new machine, runs the commands in a shell, and waits until the
+    /// machine is off.
     #[track_caller]
     pub fn boot(&self, image: Image, secure_boot: SecureBoot, commands: &str) -> Boot {
         let machine = self.run(image, secure_boot, commands);
@@ -196,7 +198,7 @@ impl VirtualMachine {
             after.as_secs_f64()
         );
         self.run(image, secure_boot, &cut);
-        // The next boot would do the same, but the host also writes to the disk.
+        // The next boot would also replay the journal, but the host can write to the disk before that boot.
         self.disk.recover();
     }
 
@@ -218,12 +220,12 @@ impl VirtualMachine {
         machine
     }
 
-    /// Starts its TPM, which ends when QEMU disconnects.
+    /// Starts the machine's TPM, which ends when QEMU disconnects.
     #[track_caller]
     fn start_tpm(&self) -> Process {
         let (socket, written) = (self.socket(), self.scratch.join("swtpm.pid"));
         for file in [&socket, &written] {
-            // The files of an earlier boot.
+            // Remove the files of an earlier boot.
             fs::remove_file(file).ok();
         }
         let mut process = Launch::new("swtpm", "swtpm")
@@ -253,8 +255,8 @@ impl VirtualMachine {
             )
         };
         let code = Path::new(FIRMWARE).join("OVMF_CODE_4M.fd");
-        // A forwarding to an address of the host would be a single connection for the life of the machine. A command
-        // runs once for each connection.
+        // With a forwarding to a host address, QEMU would use a single connection for the lifetime of the machine. With
+        // a forwarding to a command, QEMU runs the command once for each connection.
         let network = format!(
             "user,id=net,restrict=on,ipv6=off,net=10.96.0.0/24,guestfwd=tcp:10.96.0.1:443-cmd:{} nc 127.0.0.1 {}",
             IMAGES.join("busybox").display(),
@@ -262,7 +264,7 @@ impl VirtualMachine {
         );
         Launch::new("qemu", "qemu-system-x86_64")
             .args(["-accel", "tcg", "-machine", "q35,smm=off"])
-            // The processor and the devices are in the measurements, so they do not depend on the host.
+            // The firmware measures the processor and the devices, so they must not depend on the host.
             .args(["-cpu", "max,la57=off", "-smp", "1", "-m", "512"])
             .args(["-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-uuid", &self.uuid])
@@ -277,7 +279,7 @@ impl VirtualMachine {
             .args(["-drive", &drive("root", self.disk.path(), "")])
             .args(["-device", "virtio-blk-pci,drive=root,serial=root"])
             .args(["-netdev", &network])
-            // An option ROM of the network card would be measured.
+            // The firmware would measure an option ROM of the network card.
             .args(["-device", "virtio-net-pci,netdev=net,romfile="])
             .args(["-chardev"])
             .args([format!("socket,id=tpm,path={}", self.socket().display())])

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kubelet_authenticator_test_support::event_log::{events, replay};
 
-/// The kernel extends this register with the files that it measures (IMA), which the log does not contain.
+/// The kernel extends this register with the files that it measures (IMA). The log does not contain these measurements.
 const OF_THE_KERNEL: u8 = 10;
 
 /// The registers that only a measured launch extends. Until then, all of their bits are set.

@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::control_plane::{ControlPlane, DEADLINE};
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::process::poll;
 
-/// The beginning of the names of machine control groups.
+/// The name prefix of the machines' control groups.
 const GROUP: &str = "kubelet-authenticator-";
 
 /// The environment variable for the test process that is killed.

@@ -1,4 +1,4 @@
-//! Tests of the front server's additions to moto, from the view of a client.
+//! Tests, with a client, of the front server's additions to moto.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,7 +7,8 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 
 static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
-/// Requests the public key of a NitroTPM, like a client in an account. Returns the status and the text of the response.
+/// Requests the public key of a NitroTPM, as a client in an account does. Returns the status and the text of the
+/// response.
 fn public_key(account: &str, region: &str, asked: &str) -> (u16, String) {
     let call = format!("Action=GetInstanceTpmEkPub&Version=2016-11-15{asked}");
     post(account, region, call)
@@ -33,7 +34,7 @@ fn post(account: &str, region: &str, call: String) -> (u16, String) {
     (answer.status().as_u16(), answer.text().unwrap())
 }
 
-/// Makes a call of Secrets Manager with this body. Returns the status and the text of the response.
+/// Makes a call to Secrets Manager with this body. Returns the status and the text of the response.
 fn secrets_manager(account: &str, operation: &str, body: &str) -> (u16, String) {
     let (key, _) = access_key(account);
     let scope = format!("{key}/20260101/eu-west-1/secretsmanager/aws4_request");

@@ -16,7 +16,7 @@ fn noon() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
 }
 
-/// A call that a test can change before or after it is signed.
+/// A call that a test can change before or after the call is signed.
 #[derive(Clone)]
 struct Call {
     method: &'static str,

@@ -34,7 +34,7 @@ fn collect(path: &str, schema: &Value, fields: &mut BTreeSet<String>) {
     }
 }
 
-/// The options of `node-attestation-controller run` that its help shows.
+/// The options in the help of `node-attestation-controller run`.
 fn options() -> BTreeSet<String> {
     let command = ["node-attestation-controller", "run"].map(str::to_owned);
     let mut help = Help::default();

@@ -21,11 +21,12 @@ const DIRECTORIES: [&str; 3] = ["/etc/", "/var/lib/", "/usr/lib/"];
 
 /// Strings that look like names, but are not.
 const OTHERS: [&str; 4] = [
-    // The prefix of the input to the hash in key bindings.
+    // This string is the prefix of the hash input for key bindings.
     "cluster.x-k8s.io/kubelet-authenticator/",
-    // Words that determine whether a path in a log is redacted.
+    // The code uses this string to decide whether a path in a log is redacted.
     "/etc/",
-    // Signers and files that belong to other programs, and that the project neither reads nor writes.
+    // The signer and the directory belong to other programs, and the project neither reads nor writes them under this
+    // name.
     "kubernetes.io/kube-apiserver-client",
     "/etc/kubernetes",
 ];

@@ -186,7 +186,7 @@ fn read(words: Vec<String>, help: &mut Help, all: &mut Vec<Command>) {
     }
 }
 
-/// The tables on the page, which are generated from the output of the programs.
+/// The tables on the page, generated from the output of the programs.
 fn options() -> String {
     let mut help = Help::default();
     let mut all = Vec::new();

@@ -9,7 +9,7 @@ use crate::commands::Help;
 use crate::markdown::blocks;
 use crate::{PLUGIN, PLUGINS};
 
-/// The table of settings, generated from the help of the plugins.
+/// The settings table, generated from the plugins' help.
 fn settings() -> String {
     let mut rows = BTreeMap::new();
     let mut help = Help::default();
@@ -41,7 +41,7 @@ fn settings() -> String {
     format!("{HEADER}{}", table.collect::<String>())
 }
 
-/// The header of the table of settings on the page.
+/// The header of the settings table on the page.
 const HEADER: &str = "\
 | key in a file | option | plugins | meaning |
 | --- | --- | --- | --- |

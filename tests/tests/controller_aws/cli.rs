@@ -8,8 +8,8 @@ use kubelet_authenticator_tests::controller::{inventory, settings};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The options that `run` requires for any cluster. The CA files do not exist: if the controller tries to read them, it
-/// has not found an earlier error.
+/// The options that `run` requires for any cluster. The CA files do not exist, so an error about them means that the
+/// controller has not found an earlier error.
 const CLUSTER: [&str; 5] = [
     "--workload-kubeconfig=no.kubeconfig",
     "--settings=settings.yaml",

@@ -39,7 +39,7 @@ fn an_instance_with_the_tag_joins_with_its_private_dns_name() {
     let expected = format!("system:node:{}", instance.node_name());
     assert_eq!(name.as_str(), Ok(&*expected));
     assert_eq!(controller.wait_for_decision(&csr)["outcome"], "issued");
-    // The calls that packaging/aws/controller-policy.json allows.
+    // The controller makes only the calls that packaging/aws/controller-policy.json allows.
     let calls = CLOUD.moto().calls();
     assert!(calls.iter().all(|call| call.action == "DescribeInstances"));
 }

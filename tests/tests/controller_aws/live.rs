@@ -1,4 +1,4 @@
-//! Tests with moto server and the STS simulator of the script for a first run in an AWS account.
+//! Tests of the script for a first run in an AWS account, with moto server and the STS simulator.
 
 use std::process::{Command, Output};
 
@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, REGION};
 use kubelet_authenticator_tests::page::repository;
 use serde_json::Value;
 
-/// The script's output on this instance, which is written to `collected`.
+/// The script's output on this instance. Also writes the output to the file `collected`.
 fn probe(cloud: &Cloud, metadata: &str, files: &Scratch) -> String {
     let authorities = files.write("sts.pem", cloud.sts().ca_pem());
     let output = Command::new("python3")

@@ -17,7 +17,7 @@ fn credentials_expired_before_sts_exit_with_13_and_fresh_ones_join() {
     assert_eq!(reason_of(csr, "Failed"), Some("EvidenceExpired"));
     assert_eq!(reason_of(csr, "Denied"), None);
     world.tells_no_secret(&[failed]);
-    // The metadata service provides new credentials, like AWS a few minutes before the old credentials expire.
+    // The metadata service provides new credentials, as AWS does a few minutes before the old credentials expire.
     world.rotate_credentials();
     world.joins_in_the_end();
 }

@@ -194,7 +194,7 @@ fn every_name_in_a_row_of_the_aws_page_exists() {
     for (_, meaning) in rows() {
         let is_name = |text: &&str| text.bytes().all(|b| b.is_ascii_alphanumeric());
         for name in quoted(&meaning).filter(is_name) {
-            // The name occurs in this column and in a description.
+            // The pages must contain the name a second time, in a description outside this column.
             assert!(known.matches(name).count() > 1, "{name}");
         }
     }

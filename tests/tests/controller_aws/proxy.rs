@@ -5,8 +5,8 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{Cloud, OWNED, REGION};
 use kubelet_authenticator_tests::controller::{Bed, Controller, PATIENCE, request};
 
-/// A controller with these variables, whose EC2 endpoint uses TLS like AWS, and an instance's request. The STS
-/// simulator also receives the EC2 calls, because this test checks only the addresses of the calls.
+/// A controller with these environment variables, whose EC2 endpoint uses TLS as in AWS, and an instance's request. The
+/// STS simulator also receives the EC2 calls, because this test checks only the addresses of the calls.
 fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     let instances = cloud.launch_many(1, &[OWNED]);
     let mut bed = Bed::instances(cloud, &instances);

@@ -27,14 +27,14 @@ impl World {
         Self::with(|_, _, setup| setup)
     }
 
-    /// Starts a controller whose setup is changed, and a cloud with one instance that was launched an hour ago.
+    /// Starts a cloud with one instance that was launched an hour ago, and a controller whose setup `told` has changed.
     pub fn with(told: impl FnOnce(&Cloud, &Instance, Setup) -> Setup) -> Self {
         let cloud = Cloud::start();
         let instance = cloud.launched_an_hour_ago(&[OWNED]);
         Self::of(cloud, instance, told)
     }
 
-    /// Starts a controller with a changed setup for this instance in a cloud.
+    /// Starts a controller for this instance in this cloud. `told` changes the controller's setup.
     pub fn of(
         cloud: Cloud,
         instance: Instance,

@@ -1,4 +1,4 @@
-//! Tests of kubeconfigs for operators. The commands find them with kubectl's rules.
+//! Tests of kubeconfigs for operators. The commands find these kubeconfigs by kubectl's rules.
 
 use std::ffi::OsStr;
 use std::fs;

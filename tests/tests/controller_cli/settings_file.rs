@@ -1,4 +1,4 @@
-//! Tests of the file in `run --settings`, and of the options that it replaces.
+//! Tests of the file in `run --settings`, and of the options that the file replaces.
 
 use std::fs;
 use std::path::Path;

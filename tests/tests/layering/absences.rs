@@ -11,12 +11,12 @@ const DOORS: [&str; 2] = ["src/absence.rs", "tests/layering/absences.rs"];
 /// The functions that report whether a request has an answer.
 const TOLD: [&str; 2] = ["is_answered", "is_issued"];
 
-/// The assertions in the text that a request has no answer. White space is removed from them.
+/// The assertions in the text that a request has no answer. White space is removed from the assertions.
 fn bare_absences(text: &str) -> Vec<String> {
     let text: String = text.split_whitespace().collect();
     let denied = text.split("assert!(!").skip(1);
     let denied = denied.filter_map(|behind| {
-        // The asserted condition, without the message.
+        // Take the asserted condition, without the message.
         let condition = behind.split([',', ';']).next()?;
         let is_bare = TOLD.iter().any(|told| condition.contains(told));
         is_bare.then(|| format!("assert!(!{condition}"))
@@ -78,7 +78,7 @@ fn each_assertion_of_absence_without_a_sentinel_is_detected() {
     }
 }
 
-/// This is the only test that sleeps: it polls in a runtime whose time it pauses afterwards.
+/// The file of the only test that sleeps: the test polls in a runtime, and pauses the time of this runtime afterwards.
 const SLEEPS: &str = "tests/tests/controller_connections.rs";
 
 /// Elapsed time does not prove an absence, regardless of the assertion that follows.

@@ -1,4 +1,4 @@
-//! Checks the packages and directories in the design, which docs/conformance.md lists.
+//! Checks that the code uses the packages, and contains the directories, of the design in docs/conformance.md.
 
 use std::fs;
 use std::path::Path;

@@ -54,7 +54,8 @@ const FLOOR: &str = "kubelet-authenticator-floor";
 const FUZZ: &str = "kubelet-authenticator-fuzz";
 const TESTS: &str = "kubelet-authenticator-tests";
 
-/// The direct dependencies of each package: first without the dependencies that only tests use, and then with them.
+/// The direct dependencies of each package: first without the dependencies that only tests use, and then with all
+/// dependencies.
 struct Workspace {
     root: PathBuf,
     normal: BTreeMap<String, BTreeSet<String>>,

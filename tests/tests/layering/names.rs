@@ -1,4 +1,4 @@
-//! Checks that a type name means one thing within its package.
+//! Checks that each type name has only one meaning within its package.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

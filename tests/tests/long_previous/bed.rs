@@ -1,4 +1,5 @@
-//! A management cluster whose version changes. It has one Cluster with nodes for each attestation provider.
+//! A management cluster in which the version of the project changes. For each attestation provider, it has one Cluster
+//! with nodes.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -51,7 +52,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts this version, with a Cluster that enforces attestation for each attestation provider.
+    /// Starts this version of the project, with one Cluster for each attestation provider. Attestation is enforced in
+    /// each Cluster.
     #[track_caller]
     pub fn start(version: &Version) -> Self {
         let management = Management::start_with_manifests(&version.manifests());
@@ -244,7 +246,7 @@ impl Node {
         self.renew_with(&self.state(), &[])
     }
 
-    /// Like [`renew`](Self::renew), with this state directory, and with other values for these settings.
+    /// Like [`renew`](Self::renew), but with this state directory, and with other values for these settings.
     fn renew_with(&self, state: &Path, others: &[(&str, String)]) -> Output {
         let settings = self.settings.iter().map(|(key, value)| {
             let other = others.iter().find(|(other, _)| other == key);
@@ -258,7 +260,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Asserts that a machine is denied if it has another TPM, but is otherwise equal to this node.
+    /// Asserts that a machine is denied if it has a different TPM, and otherwise the same data as this node.
     #[track_caller]
     pub fn refuses_another_tpm(&self) {
         let tpm = Swtpm::start();
@@ -286,8 +288,8 @@ impl Node {
         kubectl.run(["label", "node", &self.name, "--overwrite", &label])
     }
 
-    /// Asserts that the node still works: its record has not changed since then, it renews with evidence, and its
-    /// kubelet is able to write.
+    /// Asserts that the node still works: its record is still equal to `record`, the node renews with evidence, and its
+    /// kubelet can write.
     #[track_caller]
     pub fn holds(&self, bed: &Bed, record: &Value) {
         assert_eq!(bed.record(self), *record, "{}", self.name);

@@ -1,4 +1,4 @@
-//! Tests of upgrades from the previous version of this project, and of rollbacks to it.
+//! Tests of upgrades from the previous version of this project, and of rollbacks to the previous version.
 
 mod bed;
 
@@ -59,7 +59,7 @@ fn records_and_revocations_hold_after_an_upgrade_and_after_a_rollback() {
     bed.run(&current);
 
     bed.is_enforced();
-    // The plugins first have the previous version, and then the new version.
+    // Check the nodes first with plugins of the previous version, and then with plugins of the new version.
     hold(&bed, &kept);
     bed.install(&current);
     hold(&bed, &kept);

@@ -97,7 +97,7 @@ impl Bed {
         });
     }
 
-    /// Issues certificates that are immediately due for renewal, from now on.
+    /// From now on, issues certificates that are immediately due for renewal.
     pub fn issue_old_certificates(&self) {
         self.server.set_signer(Signer::Issue(Issuance {
             lifetime: Some(HOUR),
@@ -106,13 +106,13 @@ impl Bed {
         }));
     }
 
-    /// Runs the plugin like client-go, with the most verbose output.
+    /// Runs the plugin as client-go does, with the most verbose output.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.finish(self.start())
     }
 
-    /// Starts the plugin like client-go.
+    /// Starts the plugin as client-go does.
     pub fn start(&self) -> Started {
         self.node.start(&["credential", "--verbose"])
     }

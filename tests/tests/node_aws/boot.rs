@@ -1,4 +1,4 @@
-//! Tests of the first minutes of a boot, from the view of a kubelet: repeated runs, and the elapsed time.
+//! Tests of the first minutes after a boot: the plugin runs that a kubelet repeats, and the elapsed time.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ struct Boot {
 impl Boot {
     fn begin() -> Self {
         let mut bed = Bed::new();
-        // Each run makes a few attempts, and takes at most this long in real time.
+        // Each run makes a few attempts, and takes at most 3 seconds of real time.
         bed.node.set("timeLimit", "3");
         Self {
             bed,

@@ -1,4 +1,4 @@
-//! Tests of a node clock and a server clock that differ by ten minutes.
+//! Tests of a node clock and a server clock that differ by 10 minutes.
 
 use std::time::Duration;
 

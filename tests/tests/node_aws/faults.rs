@@ -27,7 +27,7 @@ fn credentials() -> Route {
     Route::identity_credentials()
 }
 
-/// The faults that are repeated for a request, each with the node's message about it.
+/// The faults that occur in each repetition of a request, each with the node's message about the fault.
 fn faults() -> Vec<(Route, Fault, &'static str)> {
     let every = Duration::from_secs(1);
     let to = "http://127.0.0.1:1".to_owned();

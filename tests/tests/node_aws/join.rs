@@ -233,7 +233,7 @@ fn signed(bed: &Bed, sent: &Sent, host: &str, secret: &str) -> String {
     sign(&signing, secret)
 }
 
-/// Calls STS like a verifier.
+/// Calls STS as a verifier does.
 fn call(sts: &Sts, proof: &Proof, binding: &KeyBinding) -> (u16, String) {
     let mut roots = rustls::RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(sts.ca_pem().as_bytes()).unwrap();

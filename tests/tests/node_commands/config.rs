@@ -116,7 +116,7 @@ fn config_check_refuses_an_invalid_file_like_a_run() {
 /// A plugin, a valid file for this plugin, and the changes that make the file invalid.
 type Case<'a> = (&'a str, &'a Value, &'a [(&'a str, Value)]);
 
-/// The file with this value. If the value is missing, the file without it.
+/// The file with this value at this path. If `value` is `None`, the file without the field at this path.
 fn with(document: &Value, path: &str, value: Option<Value>) -> Value {
     let mut changed = document.clone();
     let (parent, key) = path.rsplit_once('/').unwrap();

@@ -28,7 +28,7 @@ fn inspected(node: &Node, arguments: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).unwrap()
 }
 
-/// The output as a table that is eighty columns wide.
+/// The output as a table that is 80 columns wide.
 #[track_caller]
 fn table(node: &Node, arguments: &[&str]) -> String {
     let run = node

@@ -1,4 +1,4 @@
-//! Nodes for the tests, and commands that have an input.
+//! Nodes for the tests, and commands that read standard input.
 
 use std::fs::File;
 use std::process::{Command, Stdio};

@@ -72,7 +72,7 @@ impl Bed {
         bed
     }
 
-    /// Writes the kubelet's kubeconfig like an administrator.
+    /// Writes the kubelet's kubeconfig as an administrator does.
     pub fn write_kubelet_kubeconfig(&self) {
         let command = self.plugin.to_str().unwrap();
         let run = self

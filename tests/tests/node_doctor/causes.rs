@@ -259,7 +259,7 @@ fn doctor_reports_a_plugin_for_another_architecture() {
     let place = bed.plugin.display();
     let program = fs::read(fs::read_link(&bed.plugin).unwrap()).unwrap();
     let mut other = program.clone();
-    // The e_machine field of the ELF header, which is little-endian, is replaced: AArch64 instead of x86-64.
+    // The little-endian field e_machine of the ELF header is replaced: AArch64 instead of x86-64.
     assert_eq!(other[18..20], [62, 0]);
     other[18] = 183;
     fs::remove_file(&bed.plugin).unwrap();
@@ -318,7 +318,7 @@ fn doctor_reports_a_revoked_certificate() {
     );
     assert_eq!(examined.state("certificate"), "pass");
 
-    // The API server refuses this run for the second time.
+    // `renew` gets the second of the two injected refusals.
     let renewed = bed.node.command(&["renew"]).succeeded();
     assert!(renewed.stdout.contains("a new credential"), "{renewed:#?}");
     bed.is_well();

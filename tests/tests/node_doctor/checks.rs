@@ -1,4 +1,4 @@
-//! Tests of the other checks, and of their findings.
+//! Tests of the checks that `causes.rs` and `clouds.rs` do not cover, and of the findings of these checks.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -197,7 +197,7 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
 const UNKNOWN: &str = r#"{"Err":"Question"}"#;
 
 /// Installs a TPM helper that does not support the request for the boot measurements, and that responds to the version
-/// request with `version`. It passes all other requests to the real helper.
+/// request with `version`. This helper passes all other requests to the real helper.
 fn install_older_helper(bed: &mut Bed, version: &str) {
     let name = "kubelet-authenticator-tpm-device";
     let script = format!(
@@ -295,7 +295,7 @@ fn an_endorsement_certificate_stored_as_documented_is_read() {
     let convert = convert.unwrap();
 
     assert_eq!(commands_of(&cure()), to_store);
-    // The output of tpm2_getekcertificate for an Intel TPM without --raw.
+    // Without `--raw`, tpm2_getekcertificate prints this text for an Intel TPM.
     let text = vendors::pem(&certificate);
     follow(&to_store, &machine, ("ek.der", text.as_bytes()));
 
@@ -361,7 +361,7 @@ fn a_withheld_certificate_is_read_after_the_hint_is_followed() {
 fn an_unmeasured_boot_is_a_warning() {
     let (bed, machine) = machine_of(Swtpm::unmeasured());
     let tpm = machine.tpm();
-    // The firmware's separator.
+    // Firmware extends this digest of a separator.
     let separator: [u8; 32] = Sha256::digest([0; 4]).into();
     let all = "PCRs 0, 1, 2, 3, 4, 5, 6, 7 (SHA-256): any operating system can extend these PCRs";
 

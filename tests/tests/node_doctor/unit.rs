@@ -15,7 +15,7 @@ struct Kubelet(Child);
 
 impl Kubelet {
     fn start(arguments: &str) -> Self {
-        // The shell waits for a pipe that has no writer. Its name and arguments look like a kubelet.
+        // The shell waits for a pipe that has no writer. The shell has the name and the arguments of a kubelet.
         let script = format!("exec -a kubelet bash -c 'read -r' kubelet {arguments}");
         let child = Command::new("bash")
             .args(["-c", &script])

@@ -134,7 +134,7 @@ fn a_machine_that_joins_again_and_was_revoked_enrolls_with_its_new_token() {
     let host = Host::joining(&server);
     host.setup().succeeded();
     let old = host.node.serial();
-    // The calls are the check of the certificate, and the first request, which uses the certificate.
+    // The calls are the check of the certificate, and the first request with the certificate.
     let lease = Route::new(Verb::Patch, "leases");
     server.inject(lease, Times::always(), Fault::status(403));
     server.inject(Route::create(), Times::once(), Fault::status(403));
@@ -190,7 +190,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
     assert_eq!(host.node.status()["server"], second.url());
     assert_eq!((first.creates(), second.creates()), (1, 1));
 
-    // The machine joins the same cluster again, where the certificate is valid.
+    // The machine joins the same cluster again, in which the certificate is valid.
     fs::remove_file(host.kubelet_conf()).unwrap();
     host.setup().succeeded();
     assert_eq!(second.creates(), 1);

@@ -71,7 +71,7 @@ impl Host {
         self.node.call(host_name);
     }
 
-    /// Runs the plugin like a kubelet with this argument, on a machine with this host name.
+    /// Runs the plugin as a kubelet with this argument does, on a machine with this host name.
     #[track_caller]
     pub fn kubelet(&mut self, host_name: &str, argument: &str) -> Run {
         let wrapper = [

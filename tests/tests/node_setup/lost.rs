@@ -113,7 +113,7 @@ fn the_error_names_both_a_lost_kubeconfig_and_configuration() {
     let hint = format!("run: {plugin} render kubeconfig --command {plugin} > ");
     run.saying(&hint);
     assert!(host.environment().exists());
-    // The hint in the output.
+    // Run the command in the hint.
     let rendered = ["render", "kubeconfig", "--command", &plugin];
     let rendered = host.node.command(&rendered).succeeded();
     fs::write(host.kubelet_conf(), rendered.stdout).unwrap();

@@ -80,7 +80,7 @@ pub const PLACES: [(&str, Place); 12] = [
     }),
 ];
 
-/// Sets the name with the host name, like a service that sets it late.
+/// Sets the node name with the host name, as a service does that sets the host name late.
 pub const LATE: Place = |host| {
     host.call("worker-1");
     host.machine_file(CONFIGURATION, CONFIGURED);

@@ -38,7 +38,7 @@ fn joins(server: &ApiServer, host: &mut Host) {
 fn a_new_bootstrap_kubeconfig_is_copied_without_a_certificate() {
     let (server, mut host) = expired();
     server.kubeconfig().token(NEW).write(&host.from());
-    // The file has an older date, like a file that was prepared earlier.
+    // The file has an older date, as if it had been prepared earlier.
     let from = fs::File::options().write(true).open(host.from()).unwrap();
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     from.set_modified(long_ago).unwrap();

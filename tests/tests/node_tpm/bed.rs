@@ -42,7 +42,7 @@ pub struct Bed {
     pub node: Node,
     /// A separate TPM that creates the credentials.
     maker: TpmMachine,
-    /// The endorsement key for which the TPM creates credentials. It is the machine's key.
+    /// The endorsement key for which the TPM creates credentials: the machine's key, unless a test replaces it.
     pub trusted: Vec<u8>,
     /// Whether certificates are immediately due for renewal.
     pub old: bool,
@@ -81,7 +81,7 @@ impl Bed {
         }
     }
 
-    /// Runs the plugin like client-go, while the controller decides on its requests.
+    /// Runs the plugin as client-go does, while the controller decides on the plugin's requests.
     #[track_caller]
     pub fn run(&self) -> Run {
         let run = self.controlled(|plugin| plugin.finish());

@@ -26,7 +26,7 @@ fn public(bed: &Bed, kind: EndorsementKey) -> Vec<u8> {
     TpmMachine::new(bed.tpm.clone(), kind).ek_public()
 }
 
-/// Makes a P-256 endorsement key persistent in the TPM, like an agent that needs this key.
+/// Makes a P-256 endorsement key persistent in the TPM, as an agent does that needs this key.
 fn persist_p256(bed: &Bed) {
     let handle = format!("{:#010x}", EndorsementKey::P256.persistent_handle());
     let output = Command::new("tpm2_createek")

@@ -41,7 +41,7 @@ fn a_renewal_with_a_slow_tpm_completes_over_several_runs() {
     let first = bed.run().succeeded();
     bed.old = false;
     bed.node.set("timeLimit", "3");
-    // One `CreatePrimary` command is for the request of the keys, and the other one is for the answer.
+    // The plugin uses one `CreatePrimary` command to read the keys, and another one to answer the challenge.
     let create = Commands::One(command::CREATE_PRIMARY);
     let slow = Fault::Slow(Duration::from_millis(1500));
     proxy.inject(create, Times::always(), slow);

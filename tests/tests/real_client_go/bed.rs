@@ -198,7 +198,7 @@ pub fn kubeconfig(server: &str, ca: &str) -> String {
     )
 }
 
-/// A TLS server that responds like an API server without objects.
+/// A TLS server that responds as an API server without objects does.
 pub struct Server {
     pub port: u16,
 }

@@ -1,4 +1,4 @@
-//! An API server's audit log, and the controller's requests in it.
+//! An API server's audit log, and the controller's requests in this log.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Tests of joins and renewals, one at a time and twenty at the same time.
+//! Tests of joins and renewals, one at a time and 20 at the same time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -187,7 +187,8 @@ fn a_join_costs_5_writes_and_a_renewal_2_even_in_parallel() {
     bed.join(&many);
     bed.assert_calls(begun_many, &of_joins(AT_ONCE));
 
-    // One connection is for all calls and watches. There is also a connection to the management cluster for the Lease.
+    // The controller uses one connection to each API server for all calls and watches, and a second connection to the
+    // management cluster for the Lease.
     let few = poll(PATIENCE, || {
         let [management, workload] = bed.connections();
         (management <= 2 && workload == 1).then_some(())
@@ -197,7 +198,7 @@ fn a_join_costs_5_writes_and_a_renewal_2_even_in_parallel() {
     let renewal = bed.mark();
     bed.issued(&[(credential, bed.application(&one[0]))]);
     bed.assert_calls(renewal, &of_renewals(1));
-    // The controller makes all late writes before the writes of a later join.
+    // The controller makes all outstanding writes before it makes the writes for a later join.
     let later = [bed.machine("later")];
     bed.join(&later);
     let mut all = of_renewals(1);

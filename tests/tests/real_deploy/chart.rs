@@ -106,7 +106,7 @@ fn the_network_policy_allows_both_address_families_of_aws_credentials() {
     );
     let blocks = credentials["to"].as_array().unwrap().iter();
     let blocks: Vec<_> = blocks.map(|to| to["ipBlock"]["cidr"].as_str()).collect();
-    // The addresses of the instance metadata service, and of the agent of EKS Pod Identity.
+    // These are the addresses of the instance metadata service, and of the agent of EKS Pod Identity.
     for address in [
         "169.254.169.254/32",
         "169.254.170.23/32",
@@ -263,7 +263,7 @@ fn chart_values_appear_in_the_rendered_objects() {
     assert_eq!(pod["containers"][0]["image"], image);
 }
 
-/// The namespaces whose Secrets the controller can read. The empty namespace represents all of them.
+/// The namespaces whose Secrets the controller can read. The empty namespace represents all namespaces.
 pub fn readable_secrets(found: &BTreeMap<[String; 3], Value>) -> Vec<String> {
     let bindings = found
         .iter()

@@ -29,7 +29,7 @@ fn policies(mut all: BTreeMap<[String; 3], Value>) -> BTreeMap<[String; 3], Valu
     all
 }
 
-/// The expression of a variable of this policy.
+/// The CEL expression of a variable in this policy.
 fn variable(all: &BTreeMap<[String; 3], Value>, policy: &str, name: &str) -> Value {
     let key = ["ValidatingAdmissionPolicy", "", policy].map(str::to_owned);
     let variables = all[&key]["spec"]["variables"].as_array().unwrap();

@@ -46,7 +46,7 @@ fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     ));
 }
 
-/// Runs this script from packaging like `make`, with this output directory.
+/// Runs this script from packaging as `make` does, with this output directory.
 #[track_caller]
 fn make(files: &Scratch, script: &str, directory: &str) {
     let mut build = Command::new(repository().join("packaging").join(script));

@@ -30,7 +30,7 @@ static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
     })
 });
 
-/// A Cluster in a separate namespace, whose machines do not need evidence.
+/// A Cluster in a separate namespace. The Cluster's machines do not need evidence.
 fn scene(namespace: &str) -> Scene {
     let cluster = Scene::unattended(&SITE, namespace);
     attend(cluster)

@@ -77,7 +77,7 @@ fn the_condition_names_missing_secrets() {
     assert!(message.contains("prod-1-ca"), "{message}");
 }
 
-/// A cluster with a separate control plane, whose CA signs certificates.
+/// A cluster with a separate control plane. The CA of this control plane signs certificates.
 fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
     let cluster = BED.0.cluster("prod-1").namespace(namespace).create();
     let authentication = authorize(&BED.0, &cluster, &["insecure"], json!({}));

@@ -131,7 +131,7 @@ impl Bed {
 }
 
 /// Waits until a controller has written the status of its own Cluster several times. The controller writes this status
-/// at most once in two seconds. A controller that contradicts the other controller does so within this time.
+/// at most once in 2 seconds. A controller that contradicts the other controller does so within this time.
 #[track_caller]
 fn pass_rounds(kubectl: &Kubectl, authentication: &Authentication) {
     for _ in 0..ROUNDS {
@@ -191,7 +191,7 @@ fn controllers_with_different_filters_write_only_for_their_own_clusters() {
     );
     for (filter, namespace) in [(BLUE, "of-blue"), (GREEN, "of-green")] {
         let writes = bed.writes(filter);
-        // Two controllers that contradict each other write every two seconds.
+        // Two controllers that contradict each other write every 2 seconds.
         let statuses = writes[&(
             namespace.to_owned(),
             "kubeletauthentications/status".to_owned(),

@@ -141,7 +141,7 @@ fn a_record_is_deleted_with_its_cluster() {
 
     let named = ["clusters.cluster.x-k8s.io", "prod-1"];
     kubectl.ok(["delete", named[0], named[1], "--wait=false"]);
-    // Cluster API does the same after all objects of a Cluster are deleted.
+    // Cluster API also removes the finalizers after all objects of a Cluster are deleted.
     kubectl.patch(&named, &json!({"metadata": {"finalizers": null}}));
 
     let gone = poll(DEADLINE, || {

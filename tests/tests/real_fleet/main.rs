@@ -1,5 +1,5 @@
-//! Tests of the controller in a management cluster, with only the permissions in its manifest: how it reads Cluster
-//! API's objects, which messages it writes, and how nodes join. All API servers and kubelets are real.
+//! Tests of the controller in a management cluster, with only the permissions in its manifest: its use of Cluster API's
+//! objects, its messages, and the joins of nodes. All API servers and kubelets are real.
 
 mod authorities;
 mod bed;

@@ -12,10 +12,10 @@ use serde_json::json;
 use crate::bed::{Manager, authorize, management};
 use crate::requests::{file, join};
 
-/// The minimum length of a line in a secret. Shorter pieces of random text occur in any text.
+/// The minimum length of a line in a secret. Shorter pieces of random text can occur in any text.
 const LONG_ENOUGH: usize = 12;
 
-/// The length of the pieces of encoded text that are searched for.
+/// The length of the pieces of encoded text for which the test searches.
 const PIECE: usize = 24;
 
 /// The secret texts, in every form in which they occur.
@@ -75,7 +75,7 @@ fn random_part(pem: &str) -> Range<usize> {
     let der = STANDARD.decode(&body).unwrap();
     let mut windows = der.windows(BEFORE.len());
     let number = windows.position(|bytes| bytes == BEFORE).unwrap() + BEFORE.len();
-    // The characters that encode only the number.
+    // Take the characters that encode only the number.
     let (first, last) = ((number * 4).div_ceil(3), (number + 32) * 4 / 3 - 1);
     let begins = pem.find('\n').unwrap() + 1;
     // A line of PEM is 64 characters long.

@@ -42,7 +42,7 @@ impl Bed {
         // At this log level, kube-controller-manager logs requests that it does not approve.
         let cluster = builder.controller_manager_arg("--v=4").start();
         cluster.install_bindings(bindings);
-        // The permissions in the manifest, for a service account.
+        // Grant the permissions in the manifest to a service account.
         cluster.kubectl().apply(&workload_access::rights(true));
         let runtime = Runtime::new().unwrap();
         let token = cluster.service_account_token(NAMESPACE, ACCOUNT, "720h");
@@ -128,7 +128,7 @@ impl Bed {
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// Creates a ClusterRoleBinding like an administrator.
+    /// Creates a ClusterRoleBinding as an administrator.
     pub fn bind(&self, name: &str, role: &str, kind: &str, subject: &str) {
         let rbac = "rbac.authorization.k8s.io";
         self.cluster.kubectl().apply_object(&json!({
@@ -155,7 +155,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request in the same format as from the plugin.
+    /// A request in the format of the plugin's requests.
     pub fn ours(name: &'a str, node: &'a str) -> Self {
         Self {
             name,
@@ -164,7 +164,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A request in the same format as from a stock kubelet.
+    /// A request in the format of a stock kubelet's requests.
     pub fn built_in(name: &'a str, node: &'a str) -> Self {
         Self {
             signer: BUILT_IN,
@@ -198,7 +198,7 @@ impl<'a> Request<'a> {
         self.file_of(attacker, None)
     }
 
-    /// Creates the object with this length.
+    /// Creates the object, padded to this length.
     pub fn file_of(&self, attacker: &Kubectl, length: Option<usize>) -> Output {
         create(attacker, &self.to_json(length))
     }

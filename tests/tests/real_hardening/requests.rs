@@ -130,7 +130,7 @@ fn a_request_with_megabytes_of_metadata_is_refused() {
     }
 }
 
-/// The API server keeps the managed fields from a requester, including fields that the object does not have.
+/// The API server stores the managed fields that a requester sends, even for fields that the object does not have.
 #[test]
 fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     let many: serde_json::Map<String, Value> = (0..50_000)
@@ -169,8 +169,8 @@ fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     assert_done(&again.file_with(&CONFINED.node("managed"), "managedFields", few));
 }
 
-/// The requests have the same formats as from kubelets and the plugin: with a generated name, without annotations, or
-/// with the endorsement key annotation.
+/// The requests have the same formats as the requests from kubelets and from the plugin: with a generated name, without
+/// annotations, or with the endorsement key annotation.
 #[test]
 fn a_request_with_the_metadata_of_a_kubelet_or_the_plugin_is_admitted() {
     let node = CONFINED.node("plain");

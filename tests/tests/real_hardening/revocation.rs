@@ -423,7 +423,7 @@ fn the_generation_floor_refuses_lower_ones_and_survives_a_restart() {
     wait_until(&node, "n", true);
     assert_done(&label(&other, "other", 0));
 
-    // If a controller does not know a floor, it keeps the stored floor.
+    // If a controller has no value for the floor (0), it keeps the stored floor.
     let list = floor(0);
     wait_until(&node, "n", true);
     assert!(!list.is_empty());

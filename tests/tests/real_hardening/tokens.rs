@@ -31,7 +31,7 @@ fn id(token: &str) -> TokenId {
     TokenId::parse(token).unwrap()
 }
 
-/// Adds a Secret in the same format as from Cluster API's bootstrap provider.
+/// Adds a Secret in the format that Cluster API's bootstrap provider uses.
 fn add(bed: &Bed, token: &str, expiration: Option<SystemTime>) {
     let mut data = json!({
         "token-id": token, "token-secret": SECRET,
@@ -194,7 +194,7 @@ fn a_token_extended_by_a_previous_controller_expires_with_its_machine() {
     let ended = secret(&bed, "leaves");
     assert_eq!(expiration(&ended), Some(text(later)));
     assert!(ended["metadata"]["labels"].is_null(), "{ended:#}");
-    // From now on, the token belongs to the next leader.
+    // The token `stays1` now belongs to the next leader, which ends the token after the grace period.
     let none = wanted(&[]);
     assert_eq!(keep(&none, later).ended, []);
     assert_eq!(keep(&none, later + GRACE).ended, [id("stays1")]);

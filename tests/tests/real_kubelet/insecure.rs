@@ -1,4 +1,4 @@
-//! Tests of kubelets without evidence, which have only the bootstrap token of their machine.
+//! Tests of kubelets without evidence. These kubelets have only the bootstrap token of their machine.
 
 use std::sync::LazyLock;
 

@@ -105,7 +105,7 @@ fn leases_in_time<T>(machine: Machine, disturb: impl FnOnce(Controller) -> T) ->
 
     let end = not_after(&latest(&node));
     let mut renewed_at: Vec<Value> = Vec::new();
-    // After the certificate expires, the API server rejects it, and the kubelet cannot renew its Lease.
+    // After the certificate expires, the API server rejects the certificate, and the kubelet cannot renew its Lease.
     while let Ok(left) = Duration::try_from(end.duration_since(jiff::Timestamp::now()))
         && let Some(event) = lease.next(left)
     {
@@ -163,7 +163,8 @@ fn the_lease_is_renewed_in_time_with_a_slow_controller() {
     assert!(has_later);
 }
 
-/// The next renewal time of the Lease, which must be within its grace period.
+/// Waits for the next renewal of the Lease, which must happen within the grace period. Returns the time of this
+/// renewal.
 #[track_caller]
 fn next_renewal(lease: &mut Watch) -> Value {
     let event = lease

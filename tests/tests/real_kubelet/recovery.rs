@@ -130,7 +130,7 @@ fn certificate(csr: &Value) -> Vec<u8> {
         .contents
 }
 
-/// The UID in the certificate, which consists of the record and the generation.
+/// The UID in the certificate. It consists of the UID of the record and the generation.
 fn uid_of(csr: &Value) -> String {
     let der = certificate(csr);
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of kubelets that do not get a certificate: their own metric reports the reason.
+//! Tests of kubelets that do not get a certificate: a metric of the kubelet reports the reason.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Tests of a cluster with existing nodes, which first renew as before. An operator adopts the nodes one by one,
+//! Tests of a cluster with existing nodes. The nodes first renew as before. An operator adopts the nodes one by one,
 //! enforces attestation, and finally undoes all steps.
 
 use kubelet_attestation::names::Provider as Attestor;
@@ -185,7 +185,7 @@ fn machine_deployments_migrate_one_by_one_while_others_join() {
     let ours = deployment("ours", scene.config());
     scene.wait_for_node_of(&ours.wait_until_running(1)[0]);
 
-    // An operator adds one Machine to the deployment, which does not change otherwise.
+    // An operator adds one Machine to the MachineDeployment, and does not change anything else.
     let stock = deployment("stock", scene.stock_config());
 
     let before = stock.wait_until_running(1);

@@ -1,4 +1,4 @@
-//! Tests of the bootstrap tokens of MachinePools, which Cluster API rotates.
+//! Tests of the bootstrap tokens of MachinePools. Cluster API rotates these tokens.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Order;

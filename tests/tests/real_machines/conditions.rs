@@ -16,8 +16,8 @@ use kubelet_authenticator_tests::machines::health::{
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
-/// Creates a MachineHealthCheck for this pool. It replaces a Machine as soon as its Node stops reporting, or if the
-/// Machine has not had a Node for this number of seconds.
+/// Creates a MachineHealthCheck for this pool. The MachineHealthCheck replaces a Machine as soon as the Machine's Node
+/// stops reporting, or if the Machine has not had a Node for this number of seconds.
 fn check_health(scene: &Scene, pool: &str, without_node: u32) {
     SITE.management.kubectl().create_object(&json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2",

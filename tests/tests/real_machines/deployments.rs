@@ -78,7 +78,8 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     for resource in ["nodes", "pods"] {
         metrics_server.top(kubectl, resource, nodes.len());
     }
-    // Cluster API evicts a pod, and checks its node again after 20 seconds. The Cluster API demo drains such a node.
+    // Otherwise, Cluster API would evict the pods, and check the node again only after 20 seconds. The Cluster API demo
+    // drains a node with pods.
     kubectl.ok(["delete", "pods", "--all", "--timeout=180s"]);
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the commands on the pages in docs, which an operator copies.
+//! Tests of the commands that an operator copies from the pages in docs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -81,7 +81,7 @@ fn follow_to_the_end<P>(
 ) -> (WorkloadCluster, P) {
     let mut shell = shell.spawn(log);
     // If the script ends early, the test reports the log of the script, which shows the reason. If the test only waited
-    // for the Cluster, its message would not contain the reason.
+    // for the Cluster, the test's message would not contain the reason.
     let applied = poll(PATIENCE, || {
         let said = fs::read_to_string(log).unwrap_or_default();
         (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
@@ -140,7 +140,7 @@ fn the_documented_commands_and_the_tpm_tutorial_attest_nodes() {
     let order = Order::Hosts(hosts.keys().cloned().collect());
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
     let desk = desk_of_hosts(&lines, &manifests, management.admin_kubeconfig());
-    // The tutorial, and then the commands on the pages about the same Cluster.
+    // Follow the tutorial, and then the commands on the pages about the same Cluster.
     let script = script_of(&[
         "tutorial-tpm.md",
         "enable-cluster.md",
@@ -174,7 +174,8 @@ fn the_ec2_tutorial_commands_create_attested_instances() {
     let (manifests, cluster) = cluster.manifests();
     cluster.control_plane().prepare_for_joins();
     let desk = desk_of_cluster(&manifests, management.admin_kubeconfig());
-    // The operator uses a simulated AWS. The page does not need an option for a Cluster without an identity.
+    // The operator uses a simulated AWS. The commands on the page do not need an option for a Cluster without an
+    // identity.
     let endpoints = CLOUD.arguments_without_fallback();
     let endpoints = endpoints.iter().map(|word| word.display().to_string());
     let endpoints = endpoints.collect::<Vec<_>>().join(" ");
@@ -261,7 +262,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     desk.follow(&script(after.to_vec()));
     scene.wait_for_paths("True", "Closed");
 
-    // The commands in install.md for a node, except the commands that install packages.
+    // Take the commands in install.md for a node, except the commands that install packages.
     let mut of_install = page::commands("install.md", '#');
     of_install.retain(|command| !command.contains("node-attestation-controller"));
     let [package, version, identify, doctor] = of_install.as_slice() else {
@@ -362,8 +363,8 @@ fn the_documented_commands_adopt_a_plain_instance_and_undo_it() {
     for (prompt, command) in adopted.chain(undone) {
         let command = command.replace("tenant-a", "stock-ec2");
         match (prompt, &*command) {
-            // These commands also show the clusters of other tests, or need the package or the manifests, which are not
-            // installed.
+            // These commands also show the clusters of other tests, or need the package or the manifests. The test does
+            // not install the package or the manifests.
             ('$', "node-attestation-controller cluster check" | "kubectl delete -k overlay")
             | ('#', "apt purge kubelet-authenticator-aws") => {}
             ('$', _) => desk.follow(&command),

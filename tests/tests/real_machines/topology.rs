@@ -1,5 +1,5 @@
-//! Tests of Clusters with a ClusterClass that has the rendered variable and patches, with Cluster API's own topology
-//! controller.
+//! Tests of Clusters with a ClusterClass that contains the rendered variable and patches. Cluster API's own topology
+//! controller creates the objects.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;

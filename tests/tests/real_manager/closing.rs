@@ -1,4 +1,4 @@
-//! Tests of auto-approval paths, which the controller closes and keeps closed.
+//! Tests that the controller closes the auto-approval paths, and keeps them closed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Tests of KubeletAuthentications that the Cluster itself requests. `real_machines` runs the same tests with Cluster
-//! API, whose Clusters are deleted and moved.
+//! API's managers, and also deletes and moves Clusters.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::SITE;
 
 const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
-/// The name of the kind Cluster for kubectl, which excludes kinds in other groups.
+/// The resource name of Clusters for kubectl. The group in the name excludes resources in other groups.
 const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
 const ENABLED_BY: &str = "attestation.cluster.x-k8s.io/enabled-by";
 
@@ -99,7 +99,7 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     };
     let ready = authentication.wait_until_ready(management());
 
-    // Settings without a value remain unset, which leads to enforcement.
+    // Settings without a value remain unset. Attestation is therefore enforced.
     for field in ["autoApproveBindings", "adoption", "exemptNodes"] {
         assert_eq!(ready["spec"][field], Value::Null, "{field}: {ready:#}");
     }

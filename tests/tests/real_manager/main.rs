@@ -1,5 +1,5 @@
-//! Tests of the controller's tasks for a Cluster, except first joins, with only a KubeletAuthentication. The tests use
-//! two API servers, Cluster API objects and the released program.
+//! Tests of the controller's tasks for a Cluster, except first joins. The only input is a KubeletAuthentication. The
+//! tests use two API servers, Cluster API objects and the released program.
 
 mod adoption;
 mod ca_key;

@@ -120,7 +120,7 @@ fn the_controller_replaces_a_generation_floor_far_in_the_future() {
     };
     // The Cluster is served for the first time, so the controller writes the creation time of its API server.
     let before = poll(2 * SWEPT, floor).expect("no floor");
-    // The controller has read this value.
+    // This call returns after the controller has read the value.
     scene.authentication.touch(management, "Ready");
 
     let change = json!({"metadata": {"annotations": {FLOOR: "9999999999"}}});

@@ -1,4 +1,4 @@
-//! Tests of requests from stock kubelets, which are created by hand.
+//! Tests of requests in the format of stock kubelets. The tests create these requests by hand.
 
 use std::path::Path;
 

@@ -86,7 +86,8 @@ fn tokens_are_extended_only_while_attestation_is_enforced() {
     let ends = |cluster: &WorkloadCluster| [&joins, &joined].map(|machine| end(cluster, machine));
     let before = ends(&cluster);
 
-    // This is the default. The controller reports the condition at the end of a round, which also processes tokens.
+    // The default settings enforce attestation. The controller reports the condition at the end of a round, which also
+    // processes tokens.
     let scene = Scene::attend(&SITE, cluster, json!({}));
     let open = [KubeadmBinding::NodeAutoapproveBootstrap.name()];
     scene.wait_for_paths("False", "AutoApproveBindingFound", &open);

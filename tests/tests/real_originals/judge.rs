@@ -1,4 +1,4 @@
-//! The programs that run the code of the originals.
+//! The judges: programs that run the code of the originals.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Tests that compare the project's AWS identities for clusters with the originals: the code of Cluster API Provider
-//! AWS and of AWS Controllers for Kubernetes. The originals use the same objects, as a real API server stores them, and
-//! STS records their calls.
+//! AWS and of AWS Controllers for Kubernetes. A case is the input of one comparison. Both sides, the project and the
+//! original, get the same objects, as a real API server stores them. STS records the calls of both sides.
 //!
 //! The generated cases are derived from a fixed seed, with which every rule occurs.
 //! `KUBELET_AUTHENTICATOR_ORIGINALS_SEED` sets another seed, and each failure contains the seed.
@@ -18,8 +18,8 @@ mod stored;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The rows for which there is no case with both sides. For each case, the tests call the originals once, for an
-/// Instance in a namespace. They ignore objects that the originals write.
+/// The rows for which there is no case with both sides. For each case, the tests call the originals only once, for an
+/// Instance in a namespace, and ignore the objects that the originals write.
 const READ_ALONE: [&str; 6] = [
     "session for a role with a source role",
     "Secret rotation",

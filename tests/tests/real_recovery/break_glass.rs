@@ -39,7 +39,7 @@ struct Bed {
     manager: Manager,
     machine: Machine,
     kubelet: Kubelet,
-    /// The options for the controller, which are also the operator's options, and its environment.
+    /// The options and the environment of the controller. The operator uses the same options.
     options: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
 }

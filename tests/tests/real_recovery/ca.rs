@@ -69,7 +69,7 @@ impl Life {
         self.authentication.wait_until_ready(kubectl);
     }
 
-    /// Asserts that the node, which uses its certificate, has not created requests other than the known requests.
+    /// Asserts that the node uses its certificate, and has not created requests other than the known requests.
     #[track_caller]
     fn assert_no_other_request(&self) {
         self.node.kubelet.wait_for_lease_renewal();
@@ -78,8 +78,8 @@ impl Life {
         assert_eq!(requests.len(), self.known, "{requests:#?}");
     }
 
-    /// Waits for the next certificate for the node, which this CA signs for a request from this user. Asserts that
-    /// `status` shows the certificate.
+    /// Waits for the next certificate for the node. This CA must sign the certificate, for a request from this user.
+    /// Asserts that `status` shows the certificate.
     #[track_caller]
     fn next(&mut self, user: &str, ca: &CertificateAuthority) -> Value {
         let csr = self.town.certificate(&self.node, self.known, user);
@@ -90,7 +90,7 @@ impl Life {
         csr
     }
 
-    /// Like [`next`](Self::next), for a node that has evidence, and therefore renews with its certificate.
+    /// Like [`next`](Self::next), but the node has evidence, and therefore renews with its certificate.
     #[track_caller]
     fn renews(&mut self, ca: &CertificateAuthority) {
         if self.node.has_evidence() {
@@ -160,7 +160,7 @@ impl Life {
     }
 }
 
-/// The steps on the page.
+/// Follows the steps on the page for a planned rotation.
 fn rotate(mut life: Life) {
     let (former, new) = life.town.authorities();
     let both = bundle([&former, &new]);
@@ -205,7 +205,7 @@ fn rotate(mut life: Life) {
     }
 }
 
-/// The steps on the page for a leaked CA key.
+/// Follows the steps on the page for a leaked CA key.
 fn leak(mut life: Life) {
     let (former, new) = life.town.authorities();
     let plane = life.town.plane.clone();

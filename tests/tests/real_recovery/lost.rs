@@ -227,7 +227,7 @@ fn nodes_recover_records_that_are_older_than_a_join_or_a_new_key() {
     let now = records(&management);
     for (member, before) in members.iter().zip(before) {
         assert_eq!(now[member.name()], member.uid);
-        // The record for a node that did not change after the backup is present, so the node renews.
+        // The backup contains the current record of the node `kept`, so this node renews in the same generation.
         let is_kept = member.name() == "kept";
         assert_eq!(member.generation() == before, is_kept, "{}", member.uid);
     }
@@ -266,7 +266,8 @@ fn a_running_kubelet_recovers_its_lost_record_without_a_change() {
     assert_eq!(uid_of(&recovered), mark(&after));
     assert_eq!(after["spec"]["uid"], before["spec"]["uid"]);
     assert!(after["spec"]["generation"].as_u64() > before["spec"]["generation"].as_u64());
-    // The node renews with the recovered record, which ends its previous certificate.
+    // The node renews with the recovered record. After this renewal, the node's previous certificate is no longer
+    // valid.
     let known = issued(&plane, "m1").len();
     let renewed = wait_for_certificate(&plane, "m1", known, |_| true);
     assert_eq!(uid_of(&renewed), mark(&after));
@@ -319,7 +320,7 @@ fn nodes_without_evidence_get_lost_records_by_an_operators_act() {
         // The current certificate remains valid, although the record does not contain it.
         kubelet.wait_for_lease_renewal();
         let known = issued(&plane, node).len();
-        // This is equivalent to `kubelet-authenticator-insecure reset --yes` and a restart. The Node is up.
+        // This step is equivalent to `kubelet-authenticator-insecure reset --yes` and a restart. The Node is up.
         lose_disk(kubelet);
         let next = wait_for_certificate(&plane, node, known, |_| true);
         let (uid, _) = recreated[node].split_once('.').unwrap();

@@ -1,7 +1,6 @@
-//! Tests of a controller outage with two hundred nodes. The outage lasts from the renewal of the certificates to
-//! shortly before their expiry. A lifetime of four minutes represents seven days, and the other times are scaled in the
-//! same way. The tests cannot shift the clock instead, because API server responses show the plugin that its clock is
-//! ahead.
+//! Tests of a controller outage with 200 nodes. The outage lasts from the renewal of the certificates to shortly before
+//! their expiry. A lifetime of 4 minutes represents 7 days, and the other times are scaled in the same way. The
+//! tests cannot shift the clock instead, because API server responses show the plugin that its clock is ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use serde_json::json;
 
 const NODES: usize = 200;
 
-/// The number of parallel runs. Each run waits for most of its five seconds.
+/// The number of parallel runs. Each run waits for most of its 5 seconds.
 const AT_ONCE: usize = 100;
 
 /// The lifetime of a certificate. The renewal is due after 50 to 70 % of the lifetime.
@@ -95,7 +94,7 @@ impl Fleet {
     }
 
     /// The nodes with an unanswered request. No node has two pending requests, because a node creates at most one
-    /// request every ten minutes, and this outage is shorter.
+    /// request every 10 minutes, and this outage is shorter.
     #[track_caller]
     fn open(&self) -> BTreeMap<String, usize> {
         let mut of_node: BTreeMap<String, usize> = BTreeMap::new();

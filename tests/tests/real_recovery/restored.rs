@@ -174,7 +174,7 @@ fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
         said.contains("is revoked").then_some(())
     };
     assert!(poll(PATIENCE, &mut refused).is_some());
-    // The resource versions of the watches advance far beyond the versions in the backup.
+    // The `resourceVersion` of each watch advances far beyond the `resourceVersion` in the backup.
     let objects: Vec<_> = (0..500)
         .map(|number| {
             json!({

@@ -87,7 +87,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     wait_until_ready(&plane, "m1");
 }
 
-/// The lifetime in seconds, which represents the default of seven days. The other times in these tests are fractions of
+/// The lifetime in seconds, which represents the default of 7 days. The other times in these tests are fractions of
 /// this lifetime.
 const LIFETIME: u32 = 45;
 
@@ -106,7 +106,7 @@ impl Town {
         Self::start_with(names, "Refuse")
     }
 
-    /// Starts the same cluster with this setting of `adoption`.
+    /// Like [`start`](Self::start), but with this value of `adoption`.
     #[track_caller]
     fn start_with(names: &[&str], adoption: &str) -> Self {
         let management = management();
@@ -158,7 +158,7 @@ impl Town {
         record(self.management.kubectl(), "default", "prod-1", node)
     }
 
-    /// Makes the bootstrap token of each Machine expire, like Kubernetes.
+    /// Deletes the bootstrap token of each Machine, as Kubernetes does when a token expires.
     fn end_tokens(&self) {
         for (machine, _) in &self.nodes {
             let secret = format!("bootstrap-token-{}", machine.token().id());
@@ -184,8 +184,8 @@ impl Town {
         ends.collect()
     }
 
-    /// Recreates the tokens of the nodes, which are down, and waits until the nodes are ready. A node that was running
-    /// gets the certificate that it requested before its own certificate expired.
+    /// Recreates the tokens of the nodes while the nodes are down, and waits until the nodes are ready. A node that was
+    /// running gets the certificate that it requested before its own certificate expired.
     #[track_caller]
     fn come_back(&mut self) {
         for (_, kubelet) in &mut self.nodes {

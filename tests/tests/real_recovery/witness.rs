@@ -144,7 +144,7 @@ pub fn lines(process: &Process, message: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The UID in the certificate, which consists of the record and the generation.
+/// The UID in the certificate. It consists of the UID of the record and the generation.
 pub fn uid_of(csr: &Value) -> String {
     read(csr, |certificate| {
         let uid = Oid::from(&[1, 3, 6, 1, 4, 1, 57683, 2]).unwrap();

@@ -196,8 +196,8 @@ fn kubectl_explain_describes_each_enum_value() {
     assert!(text.contains(words), "{text}");
 }
 
-/// This is from the clusterctl provider contract, section "Move", and from the API version labels in the provider
-/// contract.
+/// The labels are from the clusterctl provider contract, section "Move", and from the API version labels in the
+/// provider contract.
 #[test]
 fn clusterctl_moves_user_objects_and_records() {
     let definitions = |label: &str| kubectl().ok(["get", "crd", "-oname", "-l", label]);
@@ -212,7 +212,7 @@ fn clusterctl_moves_user_objects_and_records() {
         let own = format!(
             "{definition}/kubeletauthentications.{group}\n{definition}/nodeidentities.{group}\n"
         );
-        // The labels in the contract mark the kinds of a provider. The identity kind is not such a kind.
+        // The labels in the contract mark the kinds of a provider. The identity kind is not a provider kind.
         let identity = "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io";
         let expected = if label.starts_with("clusterctl") {
             format!("{definition}/{identity}\n{own}")

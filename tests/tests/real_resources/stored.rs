@@ -114,7 +114,7 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     kubectl.patch(&["kubeauth", "everything"], &label);
     let limits = json!({"spec": {"aws": {"accounts": null, "requiredTags": null}}});
     kubectl.patch(&["kubeauth", "everything"], &limits);
-    // The command in the upgrade notes. The stored object has no exemptNodes.
+    // Run the command in the upgrade notes. The stored object has no exemptNodes.
     let entry = r#"[{"op": "add", "path": "/spec/exemptNodes", "value": ["ControlPlane"]}]"#;
     kubectl.ok([
         "patch",

@@ -47,7 +47,8 @@ const HANGS: Member = Member::new("hangs-1", "hangs1");
 const BY_README: Member = Member::new("by-readme", "byread");
 const BY_PAGE: Member = Member::new("by-page", "bypage");
 
-/// A kubeadm cluster in which only the project's controller approves requests. The inventory lists some machines.
+/// A kubeadm cluster in which only the project's controller approves requests. The inventory lists the accepted
+/// machines.
 struct Cluster {
     plane: ControlPlane,
     setup: Setup,
@@ -350,7 +351,7 @@ fn kubelet_says(machine: &Machine, text: &str) {
     assert!(said.is_some(), "{text}: {}", machine.journal());
 }
 
-/// The first failing check of `doctor`, which this program runs. `None` if no check fails.
+/// The first failing check in the output of this program's command `doctor`. `None` if no check fails.
 #[track_caller]
 fn first_failing(machine: &Machine, program: &str) -> Option<String> {
     let output = machine.run(&[program, "doctor", "--output", "json"]);
@@ -475,7 +476,7 @@ fn a_setup_killed_at_any_write_does_not_stop_kubeadm_join() {
         let result = "--property=ExecStartPre";
         let started = machine.ok(&["systemctl", "show", result, "kubelet"]);
         assert!(started.contains("status=9/KILL"), "{step:?}: {started}");
-        // Otherwise, systemd would start the kubelet again ten seconds after it ends.
+        // Otherwise, systemd would start the kubelet again 10 seconds after the kubelet ends.
         machine.ok(&["systemctl", "stop", "kubelet"]);
         assert!(!machine.exists(CREDENTIAL), "{step:?}");
         let written = [KUBELET_CONF, ENVIRONMENT].map(|path| machine.exists(path));

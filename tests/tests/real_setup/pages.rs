@@ -1,4 +1,4 @@
-//! Tests of the commands on the pages for a node, which an operator copies.
+//! Tests of the commands for a node that an operator copies from the pages.
 
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::settings;

@@ -1,4 +1,5 @@
-//! Tests of the signer next to the controller of a management cluster, whose Clusters have no CA key in their Secrets.
+//! Tests of the signer next to the controller of a management cluster. The Secrets of the Clusters do not contain a CA
+//! key.
 
 use std::fs;
 use std::process::Command;
@@ -37,7 +38,7 @@ pub fn without_key(management: &Management, namespace: &str) -> WorkloadCluster 
     cluster
 }
 
-/// A token with the key of this Cluster's CA, and the running signer for it.
+/// A token with the key of this Cluster's CA, and a running signer for this CA.
 pub fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
     let plane = cluster.control_plane();
     let token = Token::with_key(&plane.ca_cert_path(), &plane.ca_key_path());
@@ -129,7 +130,7 @@ fn a_cluster_with_its_ca_key_in_a_token_is_served_and_enforced() {
     verify(&token, &certificate_of(&renewed).unwrap());
     let line = signer.wait_for_log("system:node:host-1", SWEPT);
     assert!(line.contains("namespace=\"signed\""), "{line}");
-    // The Cluster works like other Clusters, with its own signer and with enforcement.
+    // Like other Clusters, this Cluster has its own signer name, and attestation is enforced.
     let status = &ready["status"];
     assert_eq!(status["kubeletClientCertificateSigner"], signer_name);
     assert_ne!(signer_name, BUILT_IN_CLIENT_SIGNER);

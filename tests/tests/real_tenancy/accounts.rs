@@ -213,7 +213,8 @@ fn nodes_join_with_the_identity_of_a_managed_control_plane() {
     let patch = json!({"spec": {"controlPlaneRef": reference}});
     let target = ["clusters.cluster.x-k8s.io", NAME, "-n", NAME];
     SITE.management.kubectl().patch(&target, &patch);
-    // EKS nodes cannot join, even though this cluster has the CA key, and instances with its name in the tag.
+    // EKS nodes cannot join, even though this cluster has a CA key, and instances with the cluster's name in their
+    // tags.
     let message = tenant.condition("ControlPlaneSupported", "False", "ManagedControlPlane");
     assert!(
         message.starts_with("AWSManagedControlPlane: EKS "),

@@ -144,7 +144,7 @@ impl Tenant {
         Self::of_provider_in(name, name, kind, identity)
     }
 
-    /// Creates the same cluster in another namespace.
+    /// Like [`of_provider`](Self::of_provider), but in this namespace.
     pub fn of_provider_in(namespace: &str, name: &str, kind: &str, identity: &str) -> Self {
         let cluster = SITE.management.cluster(name).namespace(namespace);
         let cluster = cluster
@@ -200,8 +200,8 @@ impl Tenant {
         })
     }
 
-    /// Returns the KubeletAuthentication after a check. An annotation triggers the check, which the controller
-    /// otherwise makes every minute.
+    /// Adds an annotation to the KubeletAuthentication, which triggers the check that the controller otherwise makes
+    /// every minute. Returns the KubeletAuthentication as it was before the annotation.
     pub fn looked_at(&self) -> Value {
         let Authentication { namespace, name } = &self.authentication;
         let kubectl = SITE.management.kubectl();
@@ -230,7 +230,8 @@ impl Tenant {
         SITE.cloud.launch_in(account, &[(&tag, "owned")])
     }
 
-    /// Creates a Machine in the cluster for this instance, sends the request as the Machine, and returns the request.
+    /// Creates a Machine in the cluster for this instance, sends the request as the Machine, and returns the name of
+    /// the request.
     pub fn asks(&self, machine: &str, instance: &Instance) -> String {
         self.files(machine, instance, &self.audience())
     }
@@ -242,7 +243,7 @@ impl Tenant {
         Audience::of_ca(&CertificateDer::from_pem_slice(ca).unwrap())
     }
 
-    /// Creates the same request, with evidence for this cluster.
+    /// Like [`asks`](Self::asks), but with evidence for this audience.
     pub fn files(&self, machine: &str, instance: &Instance, audience: &Audience) -> String {
         let id = instance.provider_id();
         let machine = self.cluster.machine(machine).provider_id(&id);
@@ -289,7 +290,7 @@ impl Tenant {
         self.waits_with(&SITE.manager, request, why);
     }
 
-    /// Makes the same assertion for another controller.
+    /// Like [`waits`](Self::waits), but with this controller.
     #[track_caller]
     pub fn waits_with(&self, manager: &Manager, request: &str, why: &str) {
         let is_deferred = |line: &Value| {

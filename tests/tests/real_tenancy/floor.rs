@@ -165,11 +165,11 @@ fn below() -> [(Value, &'static str); 7] {
         (json!({"authorizedAttestors": ["insecure"]}), ONLY),
         (json!({"authorizedAttestors": ["aws", "other"]}), ONLY),
         (json!({"autoApproveBindings": "Report"}), MODE),
-        // This value is the default.
+        // Null stands for the default value.
         (json!({"autoApproveBindings": null}), MODE),
         (json!({"exemptNodes": ["windows-1"]}), NO_EXEMPT),
         (json!({"exemptNodes": ["ControlPlane"]}), NO_EXEMPT),
-        // This value is the default.
+        // Null stands for the default value.
         (json!({"exemptNodes": null}), NO_EXEMPT),
     ]
 }

@@ -1,4 +1,5 @@
-//! Tests of a Cluster that is moved to another management cluster, with an identity and under load.
+//! Tests in which clusterctl moves a Cluster with an AWS identity, and a Cluster whose nodes send requests during the
+//! move, to another management cluster.
 
 use std::sync::Arc;
 
@@ -92,7 +93,8 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     };
     tenant.joins("m2", &tenant.launch(THEIRS));
 
-    // The controller uses the moved account.
+    // The account in the moved KubeletAuthentication still applies, so the controller does not accept credentials for
+    // another account.
     SITE.cloud.learn(ANOTHER, NAME);
     let (id, secret) = access_key(ANOTHER);
     let data = json!({"stringData": {"AccessKeyID": id, "SecretAccessKey": secret}});
@@ -155,7 +157,7 @@ fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
     };
     wait_until_paused(&scene);
     let before = records(scene.management(), NAME);
-    // kubeadm issued this certificate, which does not identify a record.
+    // This certificate is in the form in which kubeadm issues it, and does not identify a record.
     let plane = scene.cluster.control_plane();
     let stock = plane.client_cert_kubeconfig("system:node:adopted", Some("system:nodes"));
     let asked = [

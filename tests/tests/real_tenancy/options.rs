@@ -1,5 +1,6 @@
-//! Tests of managers whose options differ from the options in the suite. The objects are in other namespaces, and STS
-//! is in a single region. Other fields select the roles for AWS Controllers for Kubernetes.
+//! Tests of managers whose options differ from the options in the suite. These managers read objects in namespaces
+//! other than the default namespaces, call STS in a single region, and use other fields to select the roles for AWS
+//! Controllers for Kubernetes.
 
 use std::sync::LazyLock;
 
@@ -18,7 +19,7 @@ use crate::bed::{
 /// The region whose STS the controller calls to assume roles. No cluster in the tests is in this region.
 const HOME: &str = "eu-central-1";
 
-/// The namespaces in which operators install the controllers of other projects.
+/// The namespaces of the controllers of other projects, which differ from the default namespaces.
 const CAPA: &str = "capa-elsewhere";
 const ACK: &str = "ack-elsewhere";
 
@@ -46,7 +47,7 @@ static BY_CARM: LazyLock<Elsewhere> = LazyLock::new(|| {
         &format!("--capa-namespace={CAPA}"),
         &format!("--ack-namespace={ACK}"),
     ];
-    // The permissions on the page, in this namespace.
+    // Grant the permissions on the page in this namespace.
     for kind in ["role", "rolebinding"] {
         let suite = SITE.management.kubectl();
         let name = "node-attestation-controller-ack";
@@ -96,7 +97,7 @@ fn start(management: Management, arguments: &[&str]) -> Elsewhere {
     }
 }
 
-/// The STS host in the home region, which is another name for the same simulator.
+/// The STS host in the home region. This host is another name for the STS simulator.
 fn home() -> String {
     SITE.cloud.sts().host().replace("127.0.0.1", "localhost")
 }

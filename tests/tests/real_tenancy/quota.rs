@@ -1,4 +1,4 @@
-//! Tests of the ResourceQuota on the page.
+//! Tests of the ResourceQuota in docs/tenancy.md.
 
 use std::fs;
 
@@ -114,7 +114,8 @@ fn a_tenant_with_a_full_quota_cannot_create_another_object() {
     }
 
     kubectl.apply_object(&quota);
-    // kube-controller-manager counts objects, which takes longer. This namespace has reached all limits.
+    // Write a status in which the namespace has reached all limits, because a test in which kube-controller-manager
+    // counts objects would take longer.
     let hard = &quota["spec"]["hard"];
     quota["status"] = json!({"hard": hard, "used": hard});
     kubectl.apply_statuses(&[quota]);

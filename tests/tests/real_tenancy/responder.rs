@@ -34,7 +34,7 @@ const AUDITED: &str = r#"{
     "rules": [{"level": "Metadata"}], "omitStages": ["RequestReceived"]
 }"#;
 
-/// A node identity in generation 3. Its previous generation is revoked.
+/// A node identity in generation 3, whose previous generation is revoked.
 fn third_generation(namespace: &str) -> Value {
     let mut object = identity(namespace);
     let label = json!({"cluster.x-k8s.io/cluster-name": "prod-1"});
@@ -163,7 +163,7 @@ fn responders_revoke_and_reset_with_the_command_under_their_own_name() {
     );
     let revoked = record();
     assert!(revoked["metadata"]["annotations"][RESET].is_null());
-    // The revocation ends the release of the machine.
+    // The revocation removes the machine from the annotation of released machines.
     assert_eq!(annotations()[RELEASED], "");
 
     let floor = |how| run(&["floor", how, "prod-1", "--before", "2026-01-01T00:00:00Z"]);

@@ -20,7 +20,8 @@ pub fn role_of_service_account(name: &str, role: &str) -> Value {
     })
 }
 
-/// Allows the controller to create tokens in the namespace, which the administrator of the namespace can permit.
+/// Allows the controller to create tokens in the namespace. The administrator of the namespace can grant this
+/// permission.
 pub fn grant_tokens(admin: &Admin, namespace: &str) {
     // On the page, the command contains the controller's service account. The controller in these tests is a user.
     let command = commands("tenancy.md", '$').remove(0).replace("\\\n", " ");
@@ -41,7 +42,7 @@ pub fn grant_tokens(admin: &Admin, namespace: &str) {
     ]);
 }
 
-/// Whether the service account of the controller's Pod can create service account tokens, which is the only call that
+/// Whether the service account of the controller's Pod can create service account tokens. This is the only call that
 /// requires the role.
 fn pod_may_create_tokens(namespace: &str) -> bool {
     const POD: &str =

@@ -1,5 +1,5 @@
-//! Tests of credentials that the controller tries before the first node joins, and of Clusters with the same name in
-//! one account.
+//! Tests of credentials that the controller checks with STS before the first node joins, and of Clusters with the same
+//! name in one account.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;
@@ -39,7 +39,7 @@ fn a_role_is_assumed_once_before_the_first_node() {
         "{message}"
     );
 
-    // The first node uses the same session.
+    // For the first node, the controller uses the session from this test of the credentials.
     tenant.joins("m1", &tenant.launch(THEIRS));
     assert_eq!(outcomes_with(THEIRS), ["OK"]);
 }

@@ -1,4 +1,4 @@
-//! Tests of objects of one tenant that other programs cannot read. They must not affect the clusters of the other
+//! Tests of objects from one tenant that parsers cannot read. These objects must not affect the clusters of the other
 //! tenants.
 
 use serde_json::{Value, json};

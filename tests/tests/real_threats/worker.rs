@@ -34,7 +34,8 @@ fn root_on_a_worker_cannot_claim_another_machine() {
     SCENE.assert_denied(&name, "NodeNameMismatch");
 }
 
-/// Asserts that the API server rejects a certificate signing request with a revoked certificate, like any other write.
+/// Asserts that the API server rejects a certificate signing request with a revoked certificate, as it rejects any
+/// other write.
 #[track_caller]
 fn assert_renewal_is_refused(machine: &Machine, kubeconfig: &Path) {
     let kubectl = SCENE.cluster.control_plane().kubectl_with(kubeconfig);

@@ -145,8 +145,8 @@ pub fn kubelet(scene: &Scene, machine: &Machine, tcti: &str) -> KubeletBuilder {
     kubelet_of_tpm(&scene.cluster, machine, tcti)
 }
 
-/// The plugin, which kubectl runs in the same way as the kubelet. The caller has a TPM and all data of the Machine: its
-/// names and its bootstrap token.
+/// The plugin. kubectl runs the plugin in the same way as the kubelet does. The caller has a TPM and all data of the
+/// Machine: its names and its bootstrap token.
 pub struct Plugin<'a> {
     scene: &'a Scene,
     kubeconfig: PathBuf,
@@ -176,7 +176,7 @@ impl<'a> Plugin<'a> {
         }
     }
 
-    /// Queries the user's own identity from the API server, which requires a certificate.
+    /// Queries the user's own identity from the API server. The query requires a certificate.
     fn ask(&self) -> Output {
         let plane = self.scene.cluster.control_plane();
         plane.kubectl_with(&self.kubeconfig).run(["auth", "whoami"])

@@ -90,7 +90,7 @@ impl Host {
     }
 }
 
-/// Changes the KubeletAuthentication like an administrator.
+/// Changes the KubeletAuthentication as an administrator does.
 fn authorize_only(scene: &Scene, attestor: &str) {
     let management = &scene.site.management;
     authorize(management, &scene.cluster, &[attestor], json!({}));

@@ -1,4 +1,4 @@
-//! Tests of the commands in docs/tpm.md, which an operator copies.
+//! Tests of the commands that an operator copies from docs/tpm.md.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -44,8 +44,9 @@ fn extended() -> String {
     hex(&PHASES.iter().fold([0; 32], extend))
 }
 
-/// The systemd unit with its ordering. It extends the TPM after this command. The conditions are removed, because they
-/// require firmware and a unified kernel image, which a test machine does not have.
+/// The text of the systemd unit, with its original ordering. The unit runs the command `wait`, and then extends the
+/// TPM. The unit's conditions are removed, because they require firmware and a unified kernel image, which a test
+/// machine does not have.
 fn phase(unit: &str, word: &str, wait: &str, tpm: &Swtpm) -> String {
     let path = format!("/usr/lib/systemd/system/{unit}");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));

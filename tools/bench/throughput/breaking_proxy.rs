@@ -1,4 +1,4 @@
-//! A proxy for a server, which can close all its connections at the same time.
+//! A proxy for a server. The proxy can close all its connections at the same time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

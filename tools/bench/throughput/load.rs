@@ -33,7 +33,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates the request `object`, which is sent with the token that has this ID.
+    /// Creates the request `object` from the holder of the token that has this ID.
     pub fn new(token: &str, object: Value) -> Self {
         Self {
             token: token.to_owned(),

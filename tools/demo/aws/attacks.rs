@@ -28,7 +28,7 @@ pub struct Attack {
     request: fn(&Scene<'_>) -> Vec<u8>,
 }
 
-/// The attacker's view.
+/// The data that the attacker has.
 struct Scene<'a> {
     world: &'a World,
     /// The cluster for which the evidence is valid.

@@ -100,7 +100,7 @@ impl Scene<'_> {
         self.file(requester.carrying(&TpmEvidence::Respond(response)))
     }
 
-    /// Answers like the victim itself. However, the challenge expired this long ago.
+    /// Answers a challenge as the victim does, but with an expiry time this long ago.
     fn answer_late(&self, ago: Duration) -> String {
         let (requester, victim) = (self.requester(), self.victim());
         let enrolment = self.enrol(&requester, requester.enrolment(victim));

@@ -1,4 +1,4 @@
-//! The methods of an attacker on machines with TPMs: running the plugin, and creating evidence without the plugin.
+//! The methods of an attacker against machines with TPMs: running the plugin, and creating evidence without the plugin.
 
 use std::cell::Cell;
 
@@ -83,8 +83,8 @@ impl<'a> Scene<'a> {
         Envelope::parse(request.as_bytes()).unwrap().evidence
     }
 
-    /// Sends the keys of a TPM. If the controller accepts them, it creates a challenge for them. Returns the name of
-    /// the request.
+    /// Sends the keys of a TPM. If the controller accepts the keys, it creates a challenge for them. Returns the name
+    /// of the request.
     pub fn enrol(&self, requester: &Requester, enrolment: Enrolment) -> String {
         self.file(requester.carrying(&TpmEvidence::Enrol(enrolment)))
     }

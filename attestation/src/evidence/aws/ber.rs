@@ -177,7 +177,7 @@ fn at_least(least: usize, length: usize) -> Result<usize, InvalidBer> {
     Ok(length)
 }
 
-/// Appends an element. The length fits into two bytes, because the input is at most [`MAX_SIZE`] bytes long.
+/// Appends an element. The length fits into 2 bytes, because the input is at most [`MAX_SIZE`] bytes long.
 fn append(der: &mut Vec<u8>, tag: u8, content: &[u8]) -> Result<(), InvalidBer> {
     let length = u16::try_from(content.len()).map_err(|_| InvalidBer("it is too large"))?;
     let [high, low] = length.to_be_bytes();

@@ -1,8 +1,8 @@
 //! The identity document inside the CMS message from `rsa2048` of the instance metadata.
 //!
-//! This module does not verify the message, because it comes from the instance's own metadata, and the controller
-//! verifies it with a separate parser. However, the node reads its identity, and the data that its evidence contains,
-//! only from the signed bytes of the message.
+//! This module does not verify the message, because the message comes from the instance's own metadata, and the
+//! controller verifies the message with a separate parser. However, the node reads its identity, and the data that its
+//! evidence contains, only from the signed bytes of the message.
 
 use x509_cert::der::asn1::{AnyRef, OctetStringRef};
 use x509_cert::der::{self, Decode as _, SliceReader, Tag, TagNumber, Tagged as _};
@@ -19,7 +19,7 @@ const EXPLICIT: Tag = Tag::ContextSpecific {
 ///
 /// # Errors
 ///
-/// Returns the reason if the text is not a CMS message that contains its content.
+/// Returns the reason as an error if the text is not a CMS message that contains its content.
 pub fn content(text: &str) -> Result<Vec<u8>, &'static str> {
     let der = ber::decode(text).map_err(|InvalidBer(detail)| detail)?;
     signed_content(&der).map_err(|_| "an element is missing or has an unexpected type")

@@ -1,4 +1,5 @@
-//! Reads the file that its argument names, and writes the file to stdout: the minimum cost of a cached credential.
+//! Writes the file in its argument to stdout. The cost of this program is the minimum cost of printing a cached
+//! credential.
 
 use std::io::Write;
 use std::process::ExitCode;

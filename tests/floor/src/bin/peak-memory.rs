@@ -1,5 +1,4 @@
-//! Runs the program that its arguments name, and writes the program's peak memory (KiB) and CPU time (microseconds) to
-//! stderr.
+//! Runs the program in its arguments, and writes the program's peak memory (KiB) and CPU time (microseconds) to stderr.
 //!
 //! The peak memory of a child includes the memory of its parent at the start. Therefore, the parent is a separate,
 //! small program.

@@ -1,4 +1,4 @@
-//! Mutations of valid inputs, which are the same in every run.
+//! Mutations of valid inputs. The mutations are the same in every run.
 
 use fastrand::Rng;
 

@@ -19,9 +19,9 @@ use node_attestation_runtime::csr_writer::RequestStore;
 pub(crate) enum CrashPoint {
     /// The node identity has been written.
     Claim,
-    /// `/approval` has been written: approved, or denied.
+    /// The request's subresource `/approval` has been written: the request is approved or denied.
     Approve,
-    /// `/status` has been written: issued, or failed.
+    /// The request's subresource `/status` has been written: the certificate is issued, or the request has failed.
     Publish,
 }
 

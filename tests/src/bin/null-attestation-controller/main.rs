@@ -1,5 +1,5 @@
-//! A controller for the rubber-stamp provider `null`. It is also an example of an infrastructure provider that embeds
-//! the libraries.
+//! A controller for the rubber-stamp provider `null`. This controller is also an example of an infrastructure provider
+//! that embeds the libraries.
 //!
 //! An infrastructure provider adds only a verifier. The libraries provide the checks, the node identities, the signing
 //! and the answers. In addition, tests can make this program crash, panic, and issue certificates that expire within

@@ -84,7 +84,7 @@ impl Instances {
     ///
     /// # Panics
     ///
-    /// Panics if there is no such machine.
+    /// Panics if no running machine has this node name.
     #[track_caller]
     pub fn on<R>(&self, name: &str, act: impl FnOnce(&Machine) -> R) -> R {
         let running = lock(&self.running);
@@ -94,7 +94,7 @@ impl Instances {
         act(&booted.machine)
     }
 
-    /// Pauses the provider, like [`Provider::paused`](super::super::Provider::paused).
+    /// Pauses the provider, as [`Provider::paused`](super::super::Provider::paused) does.
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
     }
@@ -182,7 +182,7 @@ impl State {
             }
         };
         let instance = self.cloud.boot(ec2.instance(id));
-        // The user data of the provider can be in Secrets Manager.
+        // User data from the provider's manager does not contain the token if the bootstrap data is in Secrets Manager.
         let token = match self.maker {
             Maker::Capa => String::new(),
             Maker::Test => token_of(&data),
@@ -248,7 +248,8 @@ impl State {
         self.set_finalizers(name_of(object), &[]);
     }
 
-    /// After the bootstrap data is created, the name of the Secret that contains it, and the Machine.
+    /// The name of the Secret that contains the bootstrap data, and the Machine. `None` until the bootstrap data
+    /// exists.
     fn data_secret_of(&self, object: &Value) -> Option<(String, Value)> {
         let mut owners = object["metadata"]["ownerReferences"].as_array()?.iter();
         let owner = owners.find(|owner| owner["kind"] == MACHINE.kind)?;
@@ -275,7 +276,7 @@ pub fn owned(cluster: &str) -> String {
     format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
 }
 
-/// Locks the machines, even after a panic on another thread: they must stop in any case.
+/// Locks the machines, even after a panic on another thread, because the machines must stop even then.
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -61,11 +61,11 @@ struct Release {
     version: String,
     /// The directory of the release's programs and manifests.
     built: &'static Path,
-    /// The ports for its webhooks.
+    /// The ports for the webhooks of the release's managers.
     ports: [u16; PROVIDERS.len()],
 }
 
-/// An upgrade of the Cluster API in a management cluster.
+/// The data for an upgrade of Cluster API in a management cluster.
 #[derive(Debug)]
 pub struct OlderClusterApi {
     /// clusterctl's configuration and repositories.
@@ -137,7 +137,7 @@ fn older_version() -> String {
     versions.next().expect("it is required").to_owned()
 }
 
-/// Installs a provider like `clusterctl init`, without a Deployment.
+/// Installs a provider as `clusterctl init` does, but without a Deployment.
 #[track_caller]
 fn install(kubectl: &Kubectl, home: &Scratch, release: &Release, number: usize, account: &Value) {
     let provider = &PROVIDERS[number];
@@ -154,8 +154,8 @@ fn install(kubectl: &Kubectl, home: &Scratch, release: &Release, number: usize, 
 }
 
 impl Management {
-    /// Starts a management cluster with the managers of the previous minor version of Cluster API, which clusterctl can
-    /// upgrade. Their bootstrap tokens have this lifetime.
+    /// Starts a management cluster with the managers of the previous minor version of Cluster API. clusterctl can
+    /// upgrade these managers. Their bootstrap tokens have this lifetime.
     #[track_caller]
     pub fn managed_by_older(token_ttl: Duration) -> (Self, OlderClusterApi) {
         let control_plane = ControlPlane::builder().controllers(Controllers::Default);

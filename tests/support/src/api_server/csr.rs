@@ -36,7 +36,7 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 
-/// Checks the spec of a new request.
+/// Checks the spec of a new request. Returns the errors.
 pub(super) fn check_spec(spec: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if let Err(why) = check_request(spec["request"].as_str().unwrap_or_default()) {
@@ -157,7 +157,7 @@ impl Part {
     }
 }
 
-/// Prepares `new`, an update of `old`, for the checks, like the server.
+/// Prepares `new`, an update of `old`, for the checks, as kube-apiserver does.
 pub(super) fn prepare_update(part: Part, old: &Value, new: &mut Value) {
     new["spec"] = old["spec"].clone();
     match part {
@@ -183,7 +183,7 @@ pub(super) fn prepare_update(part: Part, old: &Value, new: &mut Value) {
     }
 }
 
-/// Checks a prepared update.
+/// Checks a prepared update. Returns the errors.
 pub(super) fn check_update(part: Part, old: &Value, new: &Value) -> Vec<FieldError> {
     let mut errors = check_conditions(new);
     if let Err(why) = check_certificate(new["status"]["certificate"].as_str().unwrap_or_default()) {

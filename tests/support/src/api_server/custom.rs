@@ -7,7 +7,7 @@ use super::status::{FieldError, Refusal};
 use super::timestamp;
 use crate::clock::now;
 
-/// Sets the fields of a new object that a server sets.
+/// Sets the fields of a new object that an API server sets.
 pub(super) fn prepare_new(resource: &Resource, object: &mut Value) {
     if resource.subresources.contains(&"status")
         && let Some(fields) = object.as_object_mut()
@@ -17,7 +17,7 @@ pub(super) fn prepare_new(resource: &Resource, object: &mut Value) {
     object["metadata"]["generation"] = json!(1);
 }
 
-/// Rejects the replacement of a custom resource with an object without a resource version.
+/// Rejects the replacement of a custom resource with an object that does not contain a `resourceVersion`.
 pub(super) fn check_replacement(resource: &Resource, object: &Value) -> Result<(), Refusal> {
     let metadata = &object["metadata"];
     if !resource.custom || metadata["resourceVersion"].is_string() {
@@ -29,8 +29,8 @@ pub(super) fn check_replacement(resource: &Resource, object: &Value) -> Result<(
     Err(Refusal::invalid(resource, name, &[error]))
 }
 
-/// Prepares `new`, an update of `old`, like the server. An update of the status subresource changes only the status,
-/// and other updates change all other fields.
+/// Prepares `new`, an update of `old`, as kube-apiserver does. An update of the status subresource changes only the
+/// status, and other updates change all other fields.
 pub(super) fn prepare_update(resource: &Resource, part: &str, old: &Value, new: &mut Value) {
     if part == "status" {
         let status = new["status"].take();

@@ -181,7 +181,7 @@ pub enum Fault {
         /// The number of seconds. A negative number is in the past.
         seconds: i64,
     },
-    /// Any request gets this response. Nothing is stored.
+    /// The server returns this response to any kind of request, and does not store anything.
     Answer {
         /// The HTTP status.
         code: u16,
@@ -211,7 +211,7 @@ pub enum Fault {
         /// The number of events.
         after: usize,
     },
-    /// A watch sends the `ERROR` event for an expired version, and ends.
+    /// A watch sends the `ERROR` event for an expired `resourceVersion`, and ends.
     WatchGone,
     /// A watch sends a line that is not JSON, and ends.
     WatchGarbage,
@@ -238,7 +238,7 @@ impl Fault {
         }
     }
 
-    /// Returns the response of a load balancer: status 200 and HTML.
+    /// Creates the fault that returns a load balancer's response: status 200 and HTML.
     pub fn not_json() -> Self {
         Self::Answer {
             code: 200,

@@ -316,7 +316,7 @@ fn update(
     Ok((*stored).clone())
 }
 
-/// Restores the fields that no update changes. The store sets the version if anything differs.
+/// Restores the fields that no update can change. The store sets a new `resourceVersion` if the object differs.
 fn keep_identity(old: &Value, object: &mut Value) {
     for field in ["kind", "apiVersion"] {
         object[field] = old[field].clone();

@@ -6,8 +6,8 @@
 //! ([`ApiServer::inject`], [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all
 //! requests are recorded.
 //!
-//! It runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The server
-//! stops when it is dropped.
+//! The server runs on a separate thread and runtime. Its interface is synchronous, and can be used from any thread. The
+//! server stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Signer, Times};
@@ -176,7 +176,7 @@ impl ApiServer {
         lock(&self.shared.state).authenticator.revoke_token(id);
     }
 
-    /// Sets how the server decides on certificate requests that are created after this call.
+    /// Sets the signer that answers the certificate requests that are created after this call.
     pub fn set_signer(&self, signer: Signer) {
         lock(&self.shared.state).signer = signer;
     }
@@ -228,7 +228,7 @@ impl ApiServer {
         }
     }
 
-    /// Deletes a certificate request, like garbage collection.
+    /// Deletes a certificate request, as garbage collection does.
     pub fn delete_csr(&self, name: &str) {
         let _ = lock(&self.shared.state).store.delete(&REQUESTS, "", name);
     }
@@ -243,7 +243,7 @@ impl ApiServer {
         [self.objects(&CORE_EVENTS), self.objects(&EVENTS)].concat()
     }
 
-    /// Deletes the history. Watches from an earlier version fail with 410.
+    /// Deletes the history of changes. Watches from an earlier `resourceVersion` fail with 410.
     pub fn compact(&self) {
         lock(&self.shared.state).store.compact();
     }

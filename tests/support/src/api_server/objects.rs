@@ -72,8 +72,7 @@ impl Definition {
 
 impl ApiServer {
     /// Serves an additional kind, with the rules for custom resources, but without schemas: the status can be written
-    /// only through its subresource, the server counts generations, and a replacement must contain an existing resource
-    /// version.
+    /// only through its subresource, the server counts generations, and a replacement must contain a `resourceVersion`.
     ///
     /// The versions of a kind share its objects, which are returned without conversion.
     pub fn define(&self, definition: Definition) {

@@ -197,7 +197,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Parses the method, the path and the query like the API server does for its request info.
+    /// Parses the method, the path and the query as kube-apiserver does for its request info.
     pub(super) fn parse(method: &Method, path: &str, query: &str) -> Self {
         let query: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
             .into_owned()

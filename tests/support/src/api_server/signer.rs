@@ -1,4 +1,4 @@
-//! A signer for client tests. It approves and signs like a controller, or with faults.
+//! A signer for client tests. The signer approves and signs as a controller does, or with faults.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl Signer {
         }
     }
 
-    /// Fails requests with this reason and message.
+    /// Marks requests as failed with this reason and message.
     pub fn fail(reason: &str, message: &str) -> Self {
         Self::Fail {
             reason: reason.into(),

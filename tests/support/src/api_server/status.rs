@@ -150,7 +150,8 @@ impl Refusal {
         Self::new(400, "BadRequest", message, Value::Null)
     }
 
-    /// The requested version was already deleted, or does not exist yet.
+    /// The history from the requested `resourceVersion` was already deleted, or this `resourceVersion` does not exist
+    /// yet.
     pub(super) fn expired(version: u64, oldest: u64) -> Self {
         let message = format!("too old resource version: {version} ({oldest})");
         Self::new(410, "Expired", &message, Value::Null)

@@ -111,7 +111,7 @@ impl Store {
         self.latest.subscribe()
     }
 
-    /// Deletes the history. Requests for an older version get 410.
+    /// Deletes the history of changes. Requests for an older `resourceVersion` get 410.
     pub(super) fn compact(&mut self) {
         self.version += 1;
         self.compacted = self.version;

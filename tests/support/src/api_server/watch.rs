@@ -1,4 +1,4 @@
-//! Watches: streams of the changes after a version.
+//! Watches: streams of the changes after a `resourceVersion`.
 
 use std::sync::Arc;
 use std::time::Duration;

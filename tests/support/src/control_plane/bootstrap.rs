@@ -165,8 +165,8 @@ impl ControlPlane {
         });
     }
 
-    /// Writes the Secret of a bootstrap token, like [`ControlPlane::add_bootstrap_token`], with an expiry time if one
-    /// is given. The API server accepts the token some time later.
+    /// Writes the Secret of a bootstrap token, as [`ControlPlane::add_bootstrap_token`] does, but with an expiry time
+    /// if one is given. The API server accepts the token some time later.
     #[track_caller]
     pub fn write_bootstrap_token(
         &self,
@@ -210,7 +210,7 @@ impl ControlPlane {
         self.install_bindings(&KubeadmBinding::ALL);
     }
 
-    /// Creates some of kubeadm's bindings. The bindings are effective when this function returns.
+    /// Creates these bindings of kubeadm. The bindings are effective when this function returns.
     #[track_caller]
     pub fn install_bindings(&self, bindings: &[KubeadmBinding]) {
         let bindings_and_role = bindings

@@ -109,13 +109,13 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Adds a flag for kube-apiserver after the fixture's own flags, which it overrides.
+    /// Adds a flag for kube-apiserver. The flag overrides the fixture's own flag with the same name.
     pub fn apiserver_arg(mut self, argument: impl Into<String>) -> Self {
         self.apiserver_args.push(argument.into());
         self
     }
 
-    /// Adds a flag for kube-controller-manager after the fixture's own flags, which it overrides.
+    /// Adds a flag for kube-controller-manager. The flag overrides the fixture's own flag with the same name.
     pub fn controller_manager_arg(mut self, argument: impl Into<String>) -> Self {
         self.controller_manager_args.push(argument.into());
         self

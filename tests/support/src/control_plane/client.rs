@@ -261,7 +261,8 @@ impl Client {
         }))
     }
 
-    /// Returns the API server's answer to a review, which is an object that it does not store.
+    /// Returns the API server's answer to a review. A review is an object that the API server answers and does not
+    /// store.
     pub(super) fn review<K>(&self, review: K) -> Answer<K>
     where
         K: kube::Resource<DynamicType = ()> + Serialize + DeserializeOwned,

@@ -14,7 +14,7 @@ const ADVERTISED: &str = "203.0.113.1";
 /// The API version of kubeadm's configuration.
 pub(crate) const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 
-/// The token in the configuration, which the bootstrap-token phase creates.
+/// The token in kubeadm's configuration. The phase `bootstrap-token` creates this token.
 const TOKEN: &str = "kubead.0123456789abcdef";
 
 /// The name of the control-plane Node.
@@ -32,7 +32,7 @@ impl ControlPlane {
     /// Runs the phases of `kubeadm init` whose results `kubeadm join` reads, and adds a bootstrap token for joins. All
     /// of kubeadm's bindings exist when this function returns.
     ///
-    /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`] and controllers, which sign `cluster-info`.
+    /// The cluster needs [`ControlPlaneBuilder::anonymous_auth`], and the controllers that sign `cluster-info`.
     ///
     /// # Panics
     ///
@@ -51,7 +51,7 @@ impl ControlPlane {
         token
     }
 
-    /// Waits until `cluster-info` is signed for the token. Otherwise, `kubeadm join`, which polls every five seconds,
+    /// Waits until `cluster-info` is signed for the token. Otherwise, `kubeadm join`, which polls every 5 seconds,
     /// would wait for the signature.
     #[track_caller]
     pub fn wait_for_discovery(&self, token: &BootstrapToken) {
@@ -92,7 +92,7 @@ impl ControlPlane {
     }
 
     /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, and restores removed or changed
-    /// bindings, like `kubeadm upgrade apply`.
+    /// bindings, as `kubeadm upgrade apply` does.
     ///
     /// # Panics
     ///

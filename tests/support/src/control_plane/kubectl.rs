@@ -13,7 +13,7 @@ use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The deadline for one request. It includes the run of a plugin, which can take a minute.
+/// The deadline for one request. It includes the plugin run, which can take one minute.
 const REQUEST_TIMEOUT: &str = "--request-timeout=90s";
 
 /// The annotation in which `kubectl apply` stores the applied object.
@@ -76,7 +76,7 @@ impl Kubectl {
         succeeded(&arguments, self.run(&arguments))
     }
 
-    /// Like [`Kubectl::ok`] with `-o json`, with the parsed output.
+    /// Like [`Kubectl::ok`], but with `-o json`. Returns the parsed output.
     #[track_caller]
     pub fn json<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Value {
         let mut all: Vec<_> = arguments
@@ -113,8 +113,8 @@ impl Kubectl {
         }
     }
 
-    /// Creates the object like `kubectl apply`. Returns whether the object is new. If it is not, kubectl reports the
-    /// reason.
+    /// Creates the object as `kubectl apply` does. Returns whether the object was created. Otherwise, the caller runs
+    /// kubectl, which updates an existing object or reports the error.
     fn applied_first(&self, object: &Value) -> bool {
         let Some((client, place)) = self.placed(object) else {
             return false;
@@ -237,7 +237,7 @@ impl Kubectl {
             .unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Like [`Kubectl::wait_for`], for callers that extend the failure message.
+    /// Like [`Kubectl::wait_for`], but returns the failure message as an error, so that callers can extend it.
     pub(crate) fn try_wait_for(
         &self,
         resource: &[&str],
@@ -255,7 +255,8 @@ impl Kubectl {
             .unwrap_or_else(|| panic!("{resource:?} cannot be watched"))
     }
 
-    /// Like [`Kubectl::watch`]. `None` while the API server does not serve the resource, or does not respond.
+    /// Like [`Kubectl::watch`], but returns `None` while the API server does not serve the resource, or does not
+    /// respond.
     pub(super) fn try_watch(&self, resource: &[&str]) -> Option<Watch> {
         let words: Vec<_> = ["get"].iter().chain(resource).map(OsString::from).collect();
         let (client, selection) = self.selected(&words)?;
@@ -346,7 +347,7 @@ impl Kubectl {
         flags: &[&str],
     ) -> std::process::Command {
         let mut words = vec![control_plane_binary("kubectl").into_os_string()];
-        // This option comes first, because the words after `--` are a command in a pod.
+        // Put this option first, because the words after `--` are a command in a pod.
         words.push("--kubeconfig".into());
         words.push(self.kubeconfig.clone().into());
         words.extend(flags.iter().map(OsString::from));

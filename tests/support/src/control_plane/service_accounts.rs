@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::ControlPlane;
 
 impl ControlPlane {
-    /// Creates a new token for this service account, like an operator.
+    /// Creates a new token for this service account, as an operator does.
     #[track_caller]
     pub fn service_account_token(&self, namespace: &str, name: &str, duration: &str) -> String {
         let duration = format!("--duration={duration}");
@@ -22,7 +22,7 @@ impl ControlPlane {
         self.kubectl().ok(create).trim().to_owned()
     }
 
-    /// The same token as if it had been issued this long ago, with a signature of the API server.
+    /// The same token as if it had been issued this long ago, signed with the API server's key.
     #[track_caller]
     pub fn aged_token(&self, token: &str, age: Duration) -> String {
         let mut parts = token.split('.');

@@ -1,4 +1,4 @@
-//! Waiting for objects with a watch.
+//! Waits for objects with a watch.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver};
@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use super::client::{Answer, Client, Selection};
 use super::kubectl::Kubectl;
 
-/// The pause between two watches, which prevents continuous polling of an unavailable server.
+/// The pause between two watches. Without the pause, the test would poll an unavailable server continuously.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for an object that satisfies `condition`. The error describes the observed objects.
@@ -67,7 +67,7 @@ fn summary(object: &Value) -> String {
             continue;
         };
         for (name, value) in fields {
-            // Omits requests, certificates and a node's inventory, because they would hide the other fields.
+            // Omit requests, certificates and a node's inventory, because they would hide the other fields.
             if ![
                 "request",
                 "certificate",

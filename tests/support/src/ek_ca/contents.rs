@@ -164,7 +164,7 @@ pub(super) fn with_another_key(certificate: &[u8], spki: &[u8], issuer: &KeyPair
     let old = parsed.public_key().raw;
     let start = signed.windows(old.len()).position(|window| window == old);
     let start = start.expect("the certificate contains its key");
-    // The tag and the length of the signed part. The length field is two bytes long, because the part is longer than
+    // The tag and the length of the signed part. The length field is 2 bytes long, because the part is longer than
     // 255 bytes.
     let (before, after) = (&signed[4..start], &signed[start + old.len()..]);
     let signed = sequence(&[before.to_vec(), spki.to_vec(), after.to_vec()]);

@@ -31,7 +31,7 @@ pub enum Flaw {
     NoKeyUsage,
     /// The extended key usage is for server certificates.
     ForServers,
-    /// The extended key usage is for endorsement key certificates, which is not a flaw.
+    /// The extended key usage is for endorsement key certificates. This is not a flaw.
     ForEndorsementKeys,
     /// The certificate contains an unknown extension, which is a flaw if it is critical.
     Unknown {

@@ -14,17 +14,17 @@ impl Route {
         Self::path("api/token")
     }
 
-    /// This path below `/latest/`.
+    /// Requests for this path below `/latest/`.
     pub fn path(path: &str) -> Self {
         Self(path.to_owned())
     }
 
-    /// The signed identity document.
+    /// Requests for the signed identity document.
     pub fn rsa2048() -> Self {
         Self::path("dynamic/instance-identity/rsa2048")
     }
 
-    /// The credentials of the instance identity role.
+    /// Requests for the credentials of the instance identity role.
     pub fn identity_credentials() -> Self {
         Self::path("meta-data/identity-credentials/ec2/security-credentials/ec2-instance")
     }
@@ -34,10 +34,11 @@ impl Route {
     }
 }
 
-/// A fault in a request. A request with a fault does not need a token, and does not return a token.
+/// A fault in a request. Except with [`Fault::Delay`] and [`Fault::Trickle`], the service neither checks nor issues a
+/// token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Returns this status, with its own text.
+    /// The response has this status, and the text of the error page for this status.
     Status(u16),
     /// The connection is closed before any response.
     Cut,
@@ -45,9 +46,9 @@ pub enum Fault {
     Hang,
     /// The response is delayed by this time.
     Delay(Duration),
-    /// Returns this body, with status 200.
+    /// The response has this body and status 200.
     Body(Vec<u8>),
-    /// Returns this number of bytes, with status 200 and without a length.
+    /// The response has this number of bytes, status 200, and no `Content-Length`.
     Huge(usize),
     /// The head arrives immediately, but the body arrives byte by byte.
     Trickle {
@@ -62,7 +63,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Returns a body that is not text.
+    /// Creates the fault that returns a body that is not text.
     pub fn garbage() -> Self {
         Self::Body((0..=u8::MAX).rev().collect())
     }

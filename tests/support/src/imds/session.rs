@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 
-/// The maximum lifetime in seconds: six hours.
+/// The maximum lifetime in seconds: 6 hours.
 const LONGEST: u32 = 21_600;
 
 /// The issued tokens, with their expiry times.

@@ -28,12 +28,13 @@ pub const SHA_256: &[u64] = &[2, 16, 840, 1, 101, 3, 4, 2, 1];
 pub const SHA_1: &[u64] = &[1, 3, 14, 3, 2, 26];
 /// RSA PKCS #1 v1.5 with SHA-256.
 pub const RSA_WITH_SHA_256: &[u64] = &[1, 2, 840, 113_549, 1, 1, 11];
-/// RSA without a digest, which is in a different field. AWS used this algorithm until 2020.
+/// RSA without a digest algorithm, because the digest algorithm is in a different field. AWS used this algorithm until
+/// 2020.
 pub const RSA: &[u64] = &[1, 2, 840, 113_549, 1, 1, 1];
 /// DSA with SHA-1.
 pub const DSA_WITH_SHA_1: &[u64] = &[1, 2, 840, 10_040, 4, 3];
 
-/// The signing time for a new instance: three seconds after the pending time of a [`super::Document`].
+/// The signing time for a new instance: 3 seconds after the pending time of a [`super::Document`].
 const SIGNED_AT: &[u8] = b"260101000003Z";
 /// The size in bytes of the pieces into which AWS's encoder divides content.
 const PIECE: usize = 1000;

@@ -91,7 +91,7 @@ impl KubeletBuilder {
     ///
     /// # Panics
     ///
-    /// Like [`HeldAddress::take`].
+    /// Panics under the same conditions as [`HeldAddress::take`].
     #[track_caller]
     pub fn reachable(mut self) -> Self {
         let address = HeldAddress::take();
@@ -108,7 +108,7 @@ impl KubeletBuilder {
             .map_or(Ipv4Addr::LOCALHOST, HeldAddress::ip)
     }
 
-    /// Adds a flag after the fixture's own flags, which it overrides.
+    /// Adds a flag for the kubelet. The flag overrides the fixture's own flag with the same name.
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self

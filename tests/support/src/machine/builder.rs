@@ -144,7 +144,7 @@ impl MachineBuilder {
         self.place(path, "program".to_owned(), source)
     }
 
-    /// Uses the Kubernetes programs in this directory on the host, which can have a different version.
+    /// Uses the Kubernetes programs in this directory on the host. These programs can have a different version.
     ///
     /// # Panics
     ///

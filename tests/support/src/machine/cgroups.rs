@@ -27,8 +27,8 @@ for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   sleep 0.2
 done"#;
 
-/// A control group in each hierarchy, in which the systemd of a machine creates its own groups. It is removed with all
-/// its contents when this value is dropped, or when the test process ends.
+/// A control group in each hierarchy, in which the systemd of a machine creates its own groups. The control group is
+/// removed with all its contents when this value is dropped, or when the test process ends.
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     name: String,

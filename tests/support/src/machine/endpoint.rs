@@ -26,8 +26,8 @@ impl Server {
     }
 }
 
-/// An address on the host that forwards to an API server on a machine, like a load balancer. It is the endpoint of a
-/// control plane whose machines are replaced.
+/// A load balancer: an address on the host that forwards connections to an API server on a machine. The address is the
+/// endpoint of a control plane whose machines are replaced.
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,
@@ -53,7 +53,7 @@ impl Endpoint {
         }
     }
 
-    /// The address of the endpoint. Machines can also connect to it.
+    /// The address of the endpoint. Machines can also connect to this address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

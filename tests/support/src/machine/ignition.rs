@@ -20,7 +20,7 @@ impl MachineBuilder {
     ///
     /// # Panics
     ///
-    /// If Ignition cannot be built.
+    /// Panics if Ignition cannot be built.
     #[track_caller]
     pub fn ignition(self, configuration: &str) -> Self {
         // Ignition reads this file before the data source of a platform.

@@ -1,4 +1,4 @@
-//! Nodes on machines, where kubeadm runs in the same way as for administrators.
+//! Nodes on machines on which kubeadm runs as an administrator runs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -16,7 +16,7 @@ use crate::process::Scratch;
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
 /// The preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The other
-/// checks require a container runtime that responds within two seconds, but the test hosts are busy.
+/// checks require a container runtime that responds within 2 seconds, but the test hosts are busy.
 pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
     ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
 
@@ -69,12 +69,12 @@ impl KubeadmCluster {
         self.admin.kubeconfig()
     }
 
-    /// The path of the certificate of the cluster's authority, which is a PEM file.
+    /// The path of the PEM file with the certificate of the cluster's CA.
     pub fn ca_cert_path(&self) -> PathBuf {
         self.scratch.join("ca.crt")
     }
 
-    /// The path of the private key of the cluster's authority, which is a PEM file.
+    /// The path of the PEM file with the private key of the cluster's CA.
     pub fn ca_key_path(&self) -> PathBuf {
         self.scratch.join("ca.key")
     }
@@ -118,7 +118,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// Like [`Machine::kubeadm_init`].
+    /// Panics if kubeadm fails. The message includes kubeadm's output and the machine's journal.
     #[track_caller]
     pub fn kubeadm_upgrade(&self, words: &[&str]) {
         let ignored = IGNORED_PREFLIGHT_ERRORS.join(",");
@@ -145,8 +145,8 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// Returns a documented `kubeadm join` command, with this cluster and this token instead of the placeholders. It
-    /// also has the flags that kubeadm needs on the test machines.
+    /// Returns a documented `kubeadm join` command, with this cluster and this token instead of the placeholders. The
+    /// command also has the flags that kubeadm needs on the test machines.
     #[track_caller]
     pub fn join_command(&self, documented: &str, token: &str) -> String {
         let discovery = self
@@ -166,7 +166,8 @@ impl Machine {
         format!("{command} --cri-socket=unix://{RUNTIME} --ignore-preflight-errors={ignored}")
     }
 
-    /// Like [`Machine::kubeadm_join`], with the discovery from this kubeconfig, which does not contain a credential.
+    /// Like [`Machine::kubeadm_join`], but with the discovery data from this kubeconfig, which does not contain a
+    /// credential.
     #[track_caller]
     pub fn kubeadm_join_by_file(
         &self,
@@ -180,7 +181,7 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// Like [`Machine::kubeadm_join`], for a cluster from [`Machine::kubeadm_init`], and in this role.
+    /// Like [`Machine::kubeadm_join`], but joins a cluster from [`Machine::kubeadm_init`], with this role.
     #[track_caller]
     pub fn kubeadm_join_to(
         &self,
@@ -212,7 +213,7 @@ impl Machine {
                 "localAPIEndpoint": { "advertiseAddress": self.address() },
                 "certificateKey": CERTIFICATE_KEY,
             });
-            // The value is the same as in `render kubeadm-config --control-plane`.
+            // Use the same value as `render kubeadm-config --control-plane`.
             configuration["timeouts"]["kubernetesAPICall"] = "10m0s".into();
         }
         self.write(file, 0o600, configuration.to_string());

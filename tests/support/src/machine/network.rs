@@ -1,4 +1,4 @@
-//! The network of the machines of a test process.
+//! The network for the machines in a test process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;

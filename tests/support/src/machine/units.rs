@@ -1,4 +1,4 @@
-//! The units of a machine, which are in its `/usr/lib/systemd/system`.
+//! The systemd units of a machine, in the machine's `/usr/lib/systemd/system`.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A call of EC2, or of another service.
+/// A call to EC2, or to another service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The action of the call.
@@ -106,7 +106,7 @@ impl Failure {
         }
     }
 
-    /// The error for an unavailable EC2.
+    /// The error that EC2 returns while it is unavailable.
     pub fn out_of_order() -> Self {
         Self::Error {
             status: 503,
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// The error for credentials that do not have the permission.
+    /// The error for credentials without permission for the call.
     pub fn unauthorized() -> Self {
         Self::Error {
             status: 403,

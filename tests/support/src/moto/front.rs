@@ -22,7 +22,8 @@ use crate::serving::{Cut, Serving};
 /// The header that contains the account of a call to moto.
 pub(super) const ACCOUNT_HEADER: &str = "x-moto-account-id";
 
-/// The header with the operation of a JSON call, such as `secretsmanager.GetSecretValue`. EC2's calls are forms.
+/// The header with the operation of a JSON call, such as `secretsmanager.GetSecretValue`. EC2 calls are forms, and do
+/// not have this header.
 const TARGET_HEADER: &str = "x-amz-target";
 
 /// The type of a JSON call, and of its response.
@@ -195,8 +196,8 @@ async fn ask(
     posted.await.map_err(|_| Cut)?.map_err(|_| Cut)
 }
 
-/// Answers instead of moto, which does not implement the action, if the instance exists in moto in this account and
-/// region.
+/// Answers a call to `GetInstanceTpmEkPub` instead of moto, which does not implement this action. The instance must
+/// exist in moto in this account and region.
 async fn public_key(
     shared: &Shared,
     authorization: &str,

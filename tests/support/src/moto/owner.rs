@@ -11,7 +11,7 @@ use super::{access_key, http, xml};
 /// The version of the EC2 API.
 const VERSION: &str = "2016-11-15";
 
-/// Access to EC2 in one region, as the owner of an account. Its calls are not counted.
+/// Access to EC2 in one region, as the owner of an account. Calls through this value are not counted.
 #[derive(Debug, Clone)]
 pub struct Ec2 {
     server: SocketAddr,
@@ -116,7 +116,8 @@ impl Ec2 {
         }
         let started = self.call("RunInstances", &parameters);
         let started = xml::instances(&started);
-        // When EC2 describes the instances, they are running.
+        // The response to `RunInstances` contains pending instances. When EC2 describes the instances, they are
+        // running.
         let ids: Vec<_> = started
             .iter()
             .map(|item| field(item, "", "instanceId"))

@@ -5,8 +5,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use super::spawner;
 
-/// The first address of 198.18.0.0/16. This network and the next network, which is for machines, are reserved for
-/// benchmarks of network devices (RFC 2544). Documentation addresses cannot be used, because test machines have them.
+/// The first address of 198.18.0.0/16. This network, and the next network, from which machines get addresses, are
+/// reserved for benchmarks of network devices (RFC 2544). Documentation addresses cannot be used, because test machines
+/// have them.
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// The number of addresses.
@@ -16,14 +17,14 @@ const COUNT: u64 = 1 << 16;
 const ATTEMPTS: usize = 20;
 
 /// A shell script that adds the address, reports this, and removes the address when its standard input, a pipe from the
-/// test process, is closed. If the process is killed, the kernel removes the address within two hours.
+/// test process, is closed. If the process is killed, the kernel removes the address within 2 hours.
 const HOLDER: &str = r#"ip address add "$1/32" dev lo valid_lft 7200 preferred_lft 7200 || exit
 echo held; cat; ip address del "$1/32" dev lo"#;
 
 /// An address on this machine that no other process uses. It exists until this value is dropped, or until the test
 /// process ends.
 ///
-/// Programs do not treat it as a loopback address, but only this machine can connect to it.
+/// Programs do not treat the address as a loopback address, but only this machine can connect to the address.
 #[derive(Debug)]
 pub struct HeldAddress {
     ip: Ipv4Addr,

@@ -4,11 +4,11 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
-/// The ports for fixtures, which are below the ports that the kernel assigns, so that outgoing connections do not use
-/// these ports.
+/// The ports for fixtures. They are below the ports that the kernel assigns, so that outgoing connections do not use
+/// them.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// The names that this process has acquired, which it holds until it ends.
+/// The names that this process has acquired. The process holds the names until it ends.
 static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// A TCP port on 127.0.0.1 that has no listener, and that no other fixture in any process gets while this process runs.

@@ -38,13 +38,13 @@ static BASE: LazyLock<Base> = LazyLock::new(|| {
 
 struct Base {
     path: PathBuf,
-    // The standard input of the remover is open until this process ends. The remover ends after this process, which
-    // does not wait for it.
+    // The standard input of the remover is open until this process ends. The remover ends after this process, and this
+    // process does not wait for the remover.
     _remover: Child,
 }
 
-/// A directory that only one fixture uses. It is removed together with the fixture, or at the latest when the test
-/// process ends.
+/// A directory that only one fixture uses. The directory is removed together with the fixture, or at the latest when
+/// the test process ends.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,

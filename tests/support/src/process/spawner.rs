@@ -1,7 +1,7 @@
 //! The thread that starts all processes.
 //!
 //! The kernel sends the parent-death signal when the *thread* that started a process ends. The thread of a test ends
-//! with the test, but the next test can share its processes. This thread ends with the test process.
+//! with the test, but the next test can share its processes. The thread in this module ends with the test process.
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -24,7 +24,8 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// An instance that uses its instance identity role, whose credentials are available only from instance metadata.
+    /// An instance that uses its instance identity role. The credentials of this role are available only from instance
+    /// metadata.
     pub fn instance(account: &str, instance: &str) -> Self {
         Self {
             arn: format!("arn:aws:sts::{account}:assumed-role/aws:ec2-instance/{instance}"),
@@ -109,8 +110,8 @@ impl Issued {
         credentials
     }
 
-    /// Issues the same credentials, with an access key ID that contains the account, as for sessions in the simulated
-    /// EC2.
+    /// Issues credentials as [`issue`](Self::issue) does, but with an access key ID that contains the account, so that
+    /// the simulated EC2 accepts them.
     pub(super) fn issue_of(
         &mut self,
         principal: &Principal,

@@ -52,7 +52,7 @@ impl<'a> Authorization<'a> {
     }
 }
 
-/// An HTTP request to be signed, or whose signature is verified.
+/// An HTTP request, for which a signature is created or verified.
 #[derive(Debug, Clone, Copy)]
 pub struct Signing<'a> {
     /// The method.
@@ -69,9 +69,9 @@ pub struct Signing<'a> {
     pub body: &'a [u8],
     /// `x-amz-date`.
     pub time: &'a str,
-    /// The region of the scope.
+    /// The region in the credential scope.
     pub region: &'a str,
-    /// The service of the scope.
+    /// The service in the credential scope.
     pub service: &'a str,
 }
 

@@ -44,8 +44,8 @@ impl Swtpm {
         assert!(self.is_locked_out());
     }
 
-    /// Removes the state of the TPM, and switches it on again. After that, the TPM answers every command with 0x101
-    /// (failure mode).
+    /// Removes the state of the TPM, and switches the TPM on again. After that, the TPM answers every command with
+    /// 0x101 (failure mode).
     #[track_caller]
     pub fn break_down(&self) {
         let sequence = self.tools.sequence();

@@ -6,7 +6,7 @@ use crate::swtpm::Sequence;
 /// The attributes of a valid attestation key: 0x50472.
 const GOOD: &str = "fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|restricted|sign";
 
-/// PolicyC (SHA-384) from the TCG's "EK Credential Profile", which is the other branch of PolicyB.
+/// PolicyC (SHA-384) from the TCG's "EK Credential Profile": the branch of PolicyB that the sessions do not use.
 const POLICY_C: [u8; 48] = [
     0xd6, 0x03, 0x2c, 0xe6, 0x1f, 0x2f, 0xb3, 0xc2, 0x40, 0xeb, 0x3c, 0xf6, 0xa3, 0x32, 0x37, 0xef,
     0x2b, 0x6a, 0x16, 0xf4, 0x29, 0x3c, 0x22, 0xb4, 0x55, 0xe2, 0x61, 0xcf, 0xfd, 0x21, 0x7a, 0xd5,
@@ -96,7 +96,7 @@ pub struct AttestationKey {
 
 #[derive(Debug, Clone)]
 enum Origin {
-    /// The TPM creates the key, which is the same each time.
+    /// The TPM creates the key. Each creation results in the same key.
     Primary,
     /// The software key is loaded unchanged, outside the hierarchies of the TPM.
     Loaded(SoftwareKey),

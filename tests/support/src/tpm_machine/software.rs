@@ -41,16 +41,17 @@ impl SoftwareKey {
         &self.pem
     }
 
-    /// The `TPMT_PUBLIC` of an ECDSA P-256 attestation key with SHA-256 and these attributes, which can be false. The
-    /// attributes of a valid key are 0x50472.
+    /// The `TPMT_PUBLIC` of an ECDSA P-256 attestation key with SHA-256 and these attributes. The attributes can be
+    /// false. The attributes of a valid key are 0x50472.
     pub fn public(&self, attributes: u32) -> Vec<u8> {
         let point = self.pair().public_key().as_ref().to_vec();
         let (x, y) = point[1..].split_at(32);
         let mut public = Vec::new();
-        // TPM_ALG_ECC, named by SHA-256.
+        // The type is TPM_ALG_ECC, and the Name uses SHA-256.
         public.extend([0x00, 0x23, 0x00, 0x0b]);
         public.extend(attributes.to_be_bytes());
-        // No policy. After it: no symmetric cipher, ECDSA with SHA-256, P-256, and no key derivation.
+        // The policy is empty. The parameters are: no symmetric cipher, ECDSA with SHA-256, P-256, and no key
+        // derivation.
         public.extend([0x00, 0x00]);
         public.extend([0x00, 0x10, 0x00, 0x18, 0x00, 0x0b, 0x00, 0x03, 0x00, 0x10]);
         for coordinate in [x, y] {
@@ -103,13 +104,13 @@ pub fn forged_quote<D: AsRef<[u8]>>(
         &[0xff, 0x54, 0x43, 0x47, 0x80, 0x18][..],
         &super::with_length(&qualified),
         &super::with_length(qualifying_data),
-        // The clock, two resets, no restart, and the value "safe". After it, the firmware version.
+        // The values are the clock, two resets, no restart, "safe", and the firmware version.
         &60_000_u64.to_be_bytes(),
         &2_u32.to_be_bytes(),
         &0_u32.to_be_bytes(),
         &[1],
         &0x2019_1023_0016_3636_u64.to_be_bytes(),
-        // One bank.
+        // The registers belong to one bank.
         &[0x00, 0x00, 0x00, 0x01, 0x00, bank, 0x03],
         &selected,
         &super::with_length(digest(&SHA256, &values).as_ref()),

@@ -5,7 +5,7 @@ use crate::hex::hex;
 use crate::swtpm::Sequence;
 use crate::tpm_machine::AttestationKey;
 
-/// An owner index, which statements can certify.
+/// An NV index of the owner, whose contents statements can certify.
 const INDEX: &str = "0x01800001";
 
 impl TpmMachine {
@@ -31,7 +31,7 @@ impl TpmMachine {
         }
     }
 
-    /// Quotes any PCRs, which are selected as in tpm2-tools: `sha1:0,1+sha256:4`.
+    /// Quotes these PCRs, in the notation of tpm2-tools: `sha1:0,1+sha256:4`.
     #[track_caller]
     pub fn quote_over(&self, qualifying_data: &[u8], selection: &str) -> Statement {
         self.quote_in(&self.loaded(), qualifying_data, selection, &[])
@@ -41,7 +41,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// Panics if the key is restricted.
+    /// Returns the error message of the tool if the key is restricted.
     #[track_caller]
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();
@@ -52,11 +52,11 @@ impl TpmMachine {
         Ok(sequence.read("signature"))
     }
 
-    /// Signs bytes that the TPM itself has hashed (TPM2_Hash), which is also possible with a restricted key.
+    /// Signs bytes that the TPM itself has hashed (TPM2_Hash). This is also possible with a restricted key.
     ///
     /// # Errors
     ///
-    /// Panics if the bytes begin like a TPM statement and the key is restricted.
+    /// Returns the error message of the tool if the key is restricted and the bytes begin like a TPM statement.
     #[track_caller]
     pub fn sign_with_ticket(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();

@@ -19,7 +19,7 @@ impl Boot {
     ///
     /// # Panics
     ///
-    /// If the machine ended without a report, for example because its kernel panicked.
+    /// Panics if the machine ended without a report, for example because its kernel panicked.
     #[track_caller]
     pub(super) fn read(disk: &Disk, machine: &Process) -> Self {
         let scratch = Scratch::new("boot");
@@ -33,7 +33,7 @@ impl Boot {
         }
     }
 
-    /// The SHA-256 registers (PCRs) of the TPM, before the commands ran.
+    /// The values of the TPM's registers (PCRs) in the SHA-256 bank, before the commands ran.
     #[track_caller]
     pub fn registers(&self) -> BTreeMap<u8, [u8; 32]> {
         let folder = fs::read_dir(self.report.join("registers"));
@@ -46,7 +46,7 @@ impl Boot {
         registers.collect()
     }
 
-    /// The event log, in the format of the TCG. Some loaders do not give the kernel a log.
+    /// The event log, in the format of the TCG. `None` if the boot loader did not pass a log to the kernel.
     pub fn event_log(&self) -> Option<Vec<u8>> {
         fs::read(self.report.join("event-log")).ok()
     }

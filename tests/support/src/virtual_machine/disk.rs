@@ -26,12 +26,12 @@ impl Disk {
         }
     }
 
-    /// Its file on the host.
+    /// The path of the disk's file on the host.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a file, whose directory exists. It belongs to root.
+    /// Writes a file that belongs to root. The directory of the file must exist.
     #[track_caller]
     pub(super) fn write(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
         let scratch = Scratch::new("file");
@@ -43,7 +43,7 @@ impl Disk {
     /// Copies a file from the host with its mode.
     #[track_caller]
     pub(super) fn copy_in(&self, path: &str, host: &Path) {
-        // The file of an earlier boot. debugfs does not replace files.
+        // Remove the file of an earlier boot, because debugfs does not replace files.
         self.debugfs(&["-w"], &format!("rm {path}"));
         let said = self.debugfs(&["-w"], &format!("write {} {path}", host.display()));
         assert!(said.contains("Allocated inode"), "write {path}: {said}");
@@ -61,7 +61,7 @@ impl Disk {
         let mut check = Command::new("e2fsck");
         check.args(["-f", "-p"]).arg(&self.path);
         let output = check.output().expect("e2fsck can be started");
-        // With status 1, it has corrected the counters of the file system.
+        // Status 1 means that e2fsck has corrected errors, such as the counters of the file system.
         let code = output.status.code();
         assert!(matches!(code, Some(0 | 1)), "{output:?}");
     }
@@ -74,7 +74,7 @@ impl Disk {
             .args(options)
             .args(["-R", command])
             .arg(&self.path)
-            // Numbers and messages do not depend on the user's language.
+            // Otherwise, numbers and messages would depend on the user's language.
             .env("LC_ALL", "C.UTF-8");
         let output = debugfs.output().expect("debugfs can be started");
         let said = [output.stdout, output.stderr].concat();

@@ -23,8 +23,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// A lifetime for which the renewal is after 60 to 84 seconds, so that the values that a test reads from the store are
-/// valid for some time.
+/// A lifetime for which the renewal is after 60 to 84 seconds. The values that a test reads from the store remain valid
+/// until the renewal.
 const SECONDS: u32 = 120;
 
 /// A lease duration that makes the kubelet send frequent requests, so that a renewal happens soon after it is due.
@@ -152,7 +152,8 @@ impl Bed {
         Answer { application, csr }
     }
 
-    /// Sends the same request to this provider's signer, regardless of the content of the request.
+    /// Like [`ask`](Self::ask), but sends the request to this provider's signer, regardless of the content of the
+    /// request.
     pub fn ask_signer_of(
         &self,
         provider: &Provider,

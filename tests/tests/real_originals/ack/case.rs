@@ -23,7 +23,7 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 /// The name of the ConfigMap that maps teams.
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
-/// A case for both sides.
+/// A case, which both the project and the original runtime resolve.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The Namespaces, ConfigMaps and selectors.

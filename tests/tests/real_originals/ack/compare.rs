@@ -149,7 +149,7 @@ struct Difference<'a> {
 }
 
 impl Difference<'_> {
-    /// Whether the answers are the same.
+    /// Whether both answers are the same, so that there is no difference.
     fn is_none(&self) -> bool {
         let is_their_role = |role: &Role| {
             let arn = (role.arn.to_string(), role.arn.account().to_owned());
@@ -220,7 +220,7 @@ impl Difference<'_> {
         self.case.data(map, key)
     }
 
-    /// The original runtime refuses the value.
+    /// Whether the original runtime rejects the value because it cannot parse the ARN.
     fn is_unparsed(&self) -> bool {
         let is_parsed = |text: &String| text.starts_with("parsing role ARN ");
         self.is_looked_up() && self.theirs.as_ref().is_err_and(is_parsed)

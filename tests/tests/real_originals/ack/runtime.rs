@@ -1,5 +1,5 @@
-//! The answer of the runtime of AWS Controllers for Kubernetes to a case. It is computed in separate steps, so that the
-//! exact answers of both sides can be compared.
+//! The answer to a case from the runtime of AWS Controllers for Kubernetes. This module computes the answer in separate
+//! steps, so that the exact answers of both sides can be compared.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use super::case::{ACCOUNT_MAP, Case};
 /// The account of the controller's credentials in the judge.
 pub const CONTROLLER: &str = "111122223333";
 
-/// The role, which is empty if the controller's own credentials are used, and the account of the credentials, or an
-/// error.
+/// The role and the account of the credentials, or an error. The role is empty if the runtime uses the controller's own
+/// credentials.
 pub type Answer = Result<(String, String), String>;
 
 /// The answer from the judge.
@@ -37,7 +37,7 @@ pub fn role(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
-/// The key for this account or team, which is the key for the service if it has a value.
+/// The key for this account or team: the key for the service if that key has a value, and otherwise the plain key.
 pub fn key(case: &Case, map: &str, id: &str) -> String {
     let of_service = format!("ec2.{id}");
     let value = case.data(map, &of_service);
@@ -63,7 +63,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
     ))
 }
 
-/// The role in the valid ones of these selectors.
+/// The role of the valid selector among these selectors. An error if several selectors are valid.
 pub fn of_selectors(selectors: &[&Value]) -> Answer {
     let valid: Vec<_> = selectors
         .iter()
@@ -107,7 +107,7 @@ pub fn matching(case: &Case) -> Vec<&Value> {
     selectors.filter(matches).collect()
 }
 
-/// `validateSelector` in the same file of the original.
+/// `validateSelector` of pkg/runtime/iamroleselector/matcher.go: whether the selector is valid.
 pub fn is_valid(spec: &Value) -> bool {
     let is_distinct = |items: &[String]| {
         let mut distinct = items.to_vec();
@@ -144,8 +144,8 @@ fn items(list: &Value) -> Vec<&Value> {
     list.as_array().into_iter().flatten().collect()
 }
 
-/// The answer to a case, derived from the answer to the visible case. The runtime does not read the annotations of some
-/// namespaces, and reads the status.
+/// The answer to a case, derived from the answer to the visible case. In the case itself, the runtime ignores the
+/// annotations of some namespaces, and reads the status.
 pub fn with_what_it_hides(case: &Case, visible: &Answer) -> Answer {
     let answer = if case.is_ignored() && !case.selectors {
         own()

@@ -12,7 +12,7 @@ use crate::stored::NAMESPACES;
 /// The account of the roles.
 pub const THEIRS: &str = "200000000001";
 
-/// A case for both sides.
+/// A case, which both the project and the original provider resolve.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The AWSCluster.
@@ -82,7 +82,8 @@ impl Case {
         self.with("AWSClusterRoleIdentity", name, spec)
     }
 
-    /// Adds a static identity with this name, and the Secret with the same name, which STS recognizes.
+    /// Adds a static identity with this name, and a Secret with the same name. STS recognizes the access key in this
+    /// Secret.
     pub fn with_static(self, name: &str, more: Value) -> Self {
         let id = self.key_id(name);
         let mut spec = json!({"allowedNamespaces": {}, "secretRef": name});

@@ -113,7 +113,8 @@ fn no_calls(sides: &Sides) -> Result<(), String> {
         .ok_or_else(|| "STS was called".to_owned())
 }
 
-/// Whether the provider's refusal has the same reason, both in its error text and in its conditions.
+/// Whether the provider's refusal has the same reason as the project's error, both in its error text and in its
+/// conditions.
 fn is_same(sides: &Sides, error: &ResolutionError, text: &str) -> bool {
     let reason = |kind: &str| sides.reasons.get(kind).map(String::as_str);
     let retrieved =
@@ -196,7 +197,7 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 identity,
                 invalid: InvalidRoleSpec::PolicyArns,
             } => {
-                // The credentials are not sent, so a fault in them has no effect.
+                // The credentials are not sent, so a fault in the credentials has no effect.
                 let is_assumed = calls.iter().any(|call| call.role == *arn(sides, identity));
                 let beneath = || is_refused_beneath(sides, identity);
                 let has_no_arns = calls.iter().all(|call| call.policy_arns.is_empty());
@@ -244,8 +245,8 @@ fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
                 is_same.then_some(Rule::SameName)
             }
             ResolutionError::SecretMalformed { .. } => {
-                // The provider uses the key unchanged. If a role is assumed with it, STS rejects the key, or the key is
-                // not valid in a header.
+                // The provider uses the key unchanged. If a role is assumed with this key, STS rejects the key, or the
+                // key is not valid in a header.
                 let first = calls.first().map(|call| &*call.outcome);
                 let is_used = match end {
                     Theirs::Keys(_) => calls.is_empty(),

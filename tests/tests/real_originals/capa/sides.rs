@@ -1,5 +1,5 @@
 //! The answers of both sides to a case. The project uses the real STS client, and the provider uses the Go SDK. Both
-//! call the same STS.
+//! sides call the same STS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -81,7 +81,7 @@ pub struct Obtained {
 pub enum Ours {
     /// Credentials.
     Keys(Obtained),
-    /// The objects do not determine the result.
+    /// The project's side cannot resolve the identity from the objects.
     Unresolved(ResolutionError),
     /// STS denied the call with this code.
     Refused(String),
@@ -102,13 +102,13 @@ impl fmt::Display for Ours {
 pub enum Theirs {
     /// Credentials.
     Keys(Obtained),
-    /// The objects do not determine the result.
+    /// The provider cannot resolve the identity from the objects.
     Unresolved(String),
     /// There are no credentials.
     NotRetrieved(String),
 }
 
-/// Both sides for a case.
+/// The results of both sides for a case.
 #[derive(Debug)]
 pub struct Sides {
     /// The case.
@@ -206,7 +206,7 @@ impl Bed {
         }
     }
 
-    /// Calls the judge with only this case, which is expected to crash it.
+    /// Calls the judge with only this case, which is expected to crash the judge. Returns the judge's messages.
     pub fn kill(mut self, case: &Case) -> String {
         let asked = json!({"awsCluster": case.cluster, "objects": case.objects});
         assert_eq!(self.judge.ask(&asked), None);

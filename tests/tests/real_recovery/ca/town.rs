@@ -79,7 +79,7 @@ impl Town {
         self.cluster.write_kubeconfig(&kubeconfig);
     }
 
-    /// A kubeconfig for a member of `system:masters` that has a certificate from this CA and trusts the API server.
+    /// kubectl for a member of `system:masters` that has a certificate from this CA and trusts the API server.
     pub fn master(&self, ca: &CertificateAuthority) -> Kubectl {
         let pair = ca.issue(&Contents::client(Subject {
             organization: Some("system:masters".to_owned()),
@@ -157,7 +157,7 @@ impl Node {
         }
     }
 
-    /// Like [`put`](Self::put). Also restarts the kubelet.
+    /// Like [`put`](Self::put), but also restarts the kubelet.
     #[track_caller]
     pub fn trust(&mut self, cas: &str) {
         self.put(cas);
