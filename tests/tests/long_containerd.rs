@@ -11,7 +11,7 @@ use std::process::Command;
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::binaries::{build_part, control_plane_binary};
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, Controllers, KubeadmBinding,
+    ControlPlane, Controllers, KubeadmBinding, has_condition,
 };
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::machine::Machine;
@@ -129,6 +129,15 @@ impl Bed {
         })
     }
 
+    /// The number of ready Pods.
+    #[track_caller]
+    fn ready_pods(&self) -> usize {
+        let kubectl = self.management.kubectl();
+        let pods = kubectl.json(["get", "pods", "-n", NAMESPACE]);
+        let pods = pods["items"].as_array().unwrap().iter();
+        pods.filter(|pod| has_condition(pod, "Ready")).count()
+    }
+
     /// Starts a kubelet that joins with evidence from its TPM, and waits until its Node is ready.
     #[track_caller]
     fn join(&self, cluster: &WorkloadCluster, name: &str) -> (Kubelet, TpmMachine) {
@@ -233,8 +242,8 @@ fn the_documented_deployment_leads_in_pods_that_are_replaced() {
     kubectl.ok(["delete", "pod", pod_of(&next), "-n", NAMESPACE]);
     let last = bed.wait_for_leader_after(&next);
     assert_ne!(pod_of(&last), pod_of(&next));
+    let replaced = poll(PATIENCE, || (bed.ready_pods() == 2).then_some(()));
+    assert!(replaced.is_some(), "{} are ready", bed.ready_pods());
     desk.follow(&checks[0]);
-    let pods = kubectl.json(["get", "pods", "-n", NAMESPACE]);
-    assert_eq!(pods["items"].as_array().map(Vec::len), Some(2), "{pods:#}");
     let _second = bed.join(&cluster, "w-2");
 }

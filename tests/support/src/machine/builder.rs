@@ -75,7 +75,7 @@ impl MachineBuilder {
             ca_hash: public_key_hash(&cluster.ca().certificate_der()),
         });
         let server = |discovery: &Discovery| {
-            let server = discovery.endpoint.parse();
+            let server = discovery.endpoint.parse::<SocketAddr>();
             Reached::itself(server.expect("the API server has an address"))
         };
         let builder = Self {

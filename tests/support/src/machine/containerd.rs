@@ -50,7 +50,7 @@ impl Runtime {
 }
 
 /// containerd's configuration. The data is in `/run`, because the machine's `/var/lib` can show the containers of the
-/// host. Root on a test host can lack CAP_SYS_RESOURCE. Without `restrict_oom_score_adj`, runc then cannot start the
+/// host. Root on a test host can lack `CAP_SYS_RESOURCE`. Without `restrict_oom_score_adj`, runc then cannot start the
 /// sandbox of a Pod, and does not name the reason.
 fn configuration() -> String {
     format!(

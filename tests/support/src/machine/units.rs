@@ -117,7 +117,7 @@ pub(super) fn write(directory: &Path, reached: &[Reached], runtime: Runtime) {
 fn forward(directory: &Path, reached: Reached) {
     let unit = reached.unit();
     let listen = reached.listen;
-    // The machine has the addresses of loopback and of metadata services. It does not have the address of a Service.
+    // The machine does not have the address of a Service yet.
     let add = if listen == reached.server {
         String::new()
     } else {
