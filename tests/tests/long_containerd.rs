@@ -114,19 +114,14 @@ impl Bed {
         led.unwrap_or_else(|| panic!("{before} still leads"))
     }
 
-    /// Waits until a Pod satisfies `condition`, and returns the Pod.
+    /// Waits until the status of a Pod's container satisfies `condition`.
     #[track_caller]
-    fn wait_for_pod(
-        &self,
-        name: &str,
-        what: &str,
-        mut condition: impl FnMut(&Value) -> bool,
-    ) -> Value {
+    fn wait_for_pod(&self, name: &str, what: &str, mut condition: impl FnMut(&Value) -> bool) {
         let pods = ["pods", "-n", NAMESPACE];
         let kubectl = self.management.kubectl();
         kubectl.wait_for(&pods, &format!("{name} {what}"), PATIENCE, |pod| {
             pod["metadata"]["name"] == name && condition(&pod["status"]["containerStatuses"][0])
-        })
+        });
     }
 
     /// The number of ready Pods.
@@ -220,8 +215,8 @@ fn the_documented_deployment_leads_in_pods_that_are_replaced() {
 
     let checks = section("install.md", "### Check the installation").into_iter();
     let checks: Vec<String> = checks.map(|(_, command)| command).collect();
-    desk.follow(&checks.join("\n"));
     let leader = bed.wait_for_leader_after("");
+    desk.follow(&checks.join("\n"));
     let pod = kubectl.json(["get", "pod", pod_of(&leader), "-n", NAMESPACE]);
     assert_eq!(pod["spec"]["nodeName"], NODE);
     assert_ne!(pod["status"]["podIP"], pod["status"]["hostIP"]);
