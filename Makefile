@@ -130,8 +130,8 @@ stages-idle-checks:
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
-## test-long: for hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
-test-long: prerequisites-all prerequisites-boots prerequisites-ignition dependencies
+## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
+test-long: prerequisites-all prerequisites-boots prerequisites-containerd prerequisites-ignition dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init boots ignition
 	@$(MAKE) release-check
 	$(LINT) tests/suites --long

@@ -97,11 +97,11 @@ mod tests {
     }
 
     fn of_family(family: AddrFamily) -> Addresses {
-        Ok(vec![if family == AddrFamily::Inet {
-            IPV4
-        } else {
-            IPV6
-        }])
+        match family {
+            AddrFamily::Inet => Ok(vec![IPV4]),
+            AddrFamily::Inet6 => Ok(vec![IPV6]),
+            _ => Err(io::Error::other("an unknown family")),
+        }
     }
 
     #[test]

@@ -243,7 +243,7 @@ pub fn rendered(attestor: &Attestor, options: &[&str]) -> Value {
 /// The settings that kubeadm needs on the test machines.
 pub fn needed() -> [(&'static str, Value); 2] {
     [
-        ("criSocket", json!("unix:///run/fakecri.sock")),
+        ("criSocket", json!("unix:///run/cri.sock")),
         ("ignorePreflightErrors", json!(IGNORED_PREFLIGHT_ERRORS)),
     ]
 }

@@ -18,7 +18,7 @@
 //! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in which systemd is
 //! process 1. Its root directory is the root directory of the host or of an image, under a separate writable layer. Its
 //! units are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are processes of
-//! the machine. The machine can connect to the API server at the same address as the host, to other servers on the host
+//! the machine, or [containerd](MachineBuilder::containerd). The machine can connect to the API server at the same address as the host, to other servers on the host
 //! if configured, and to the other machines of the test process. The host can connect to the machine's address. A boot
 //! takes half a second, and a join 1 or 2 seconds.
 //!
@@ -39,6 +39,7 @@
 mod builder;
 mod cgroups;
 mod cloud_init;
+mod containerd;
 mod endpoint;
 mod forwarder;
 mod ignition;
@@ -67,7 +68,7 @@ use crate::process::{Process, Scratch, guarded, poll};
 const SYSTEMD: &str = "/usr/lib/systemd";
 
 /// The container runtime's socket.
-const RUNTIME: &str = "/run/fakecri.sock";
+const RUNTIME: &str = "/run/cri.sock";
 
 /// The environment of the commands that a test runs.
 const ENVIRONMENT: [&str; 2] = [

@@ -9,10 +9,12 @@ use aws_lc_rs::digest::{SHA256, digest};
 use x509_parser::parse_x509_certificate;
 
 use super::cgroups::ControlGroup;
+use super::containerd::Runtime;
 use super::forwarder::Forwarder;
 use super::kubeadm::{Discovery, KUBELET_PATCHES};
 use super::network::Network;
-use super::{Machine, RUNTIME, namespaces, units};
+use super::units::{self, Reached};
+use super::{Machine, namespaces};
 use crate::binaries::control_plane_binary;
 use crate::control_plane::{ControlPlane, kubelet_configuration};
 use crate::hex::hex;
@@ -52,7 +54,8 @@ pub struct MachineBuilder {
     placed: BTreeMap<String, Placed>,
     files: usize,
     kubelet_arguments: Vec<String>,
-    reached: Vec<SocketAddr>,
+    reached: Vec<Reached>,
+    runtime: Runtime,
     network: &'static Network,
     address: Ipv4Addr,
 }
@@ -71,13 +74,14 @@ impl MachineBuilder {
             endpoint: cluster.server().trim_start_matches("https://").to_owned(),
             ca_hash: public_key_hash(&cluster.ca().certificate_der()),
         });
-        let server = |discovery: &Discovery| -> SocketAddr {
-            let server = discovery.endpoint.parse();
-            server.expect("the API server has an address")
+        let server = |discovery: &Discovery| {
+            let server = discovery.endpoint.parse::<SocketAddr>();
+            Reached::itself(server.expect("the API server has an address"))
         };
         let builder = Self {
             name: name.to_owned(),
             reached: discovery.iter().map(server).collect(),
+            runtime: Runtime::Processes,
             discovery,
             scratch: Scratch::new("machine"),
             layers: "/".to_owned(),
@@ -181,7 +185,22 @@ impl MachineBuilder {
     /// Allows the machine to connect to a server on the host at the server's own loopback address. This is not
     /// necessary for the API server.
     pub fn reaches(mut self, server: SocketAddr) -> Self {
-        self.reached.push(server);
+        self.reached.push(Reached::itself(server));
+        self
+    }
+
+    /// Gives a server on the host this address of a Service, which the machine and its Pods can use. It replaces
+    /// kube-proxy.
+    pub fn service(mut self, address: SocketAddr, server: SocketAddr) -> Self {
+        self.reached.push(Reached {
+            listen: address,
+            server,
+        });
+        self
+    }
+
+    pub(super) fn runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = runtime;
         self
     }
 
@@ -216,6 +235,7 @@ impl MachineBuilder {
             layers,
             placed,
             reached,
+            runtime,
             network,
             address,
             ..
@@ -225,13 +245,16 @@ impl MachineBuilder {
         let host = scratch.directory("host");
         let forwarders = reached
             .iter()
-            .map(|server| Forwarder::on_socket(&host.join(units::socket(*server)), *server))
+            .map(|reached| Forwarder::on_socket(&host.join(reached.socket()), reached.server))
             .collect();
-        units::write(&scratch.directory("units"), &reached, RUNTIME);
+        units::write(&scratch.directory("units"), &reached, runtime);
 
         let unique = scratch.path().file_name().expect("it has a name");
         let unique = unique.to_str().expect("it is ASCII");
-        let group = ControlGroup::make(format!("kubelet-authenticator-{name}-{unique}"));
+        let group = ControlGroup::make(
+            format!("kubelet-authenticator-{name}-{unique}"),
+            runtime == Runtime::Containerd,
+        );
         let placed = placed.into_iter().flat_map(|(target, placed)| {
             let source = placed.source.into_os_string().into_string();
             [

@@ -4,14 +4,18 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// A shell script that creates the group, reports this, and removes the group when its standard input, a pipe from the
 /// test process, is closed. It tries several times, because processes in the group might still be stopping.
-const KEEPER: &str = r#"group=$1
+const KEEPER: &str = r#"group=$1 cpuset=$2
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then set /sys/fs/cgroup; else set /sys/fs/cgroup/*/; fi
 for hierarchy; do
   # A link is a second name: cpu of cpu,cpuacct.
   [ ! -L "${hierarchy%/}" ] || continue
   case $hierarchy in
-    # Takes no process before it is told of processors. No one in a machine makes groups in it.
-    */cpuset/) ;;
+    # Takes no process before it is told of processors. Only a container runtime makes groups in it.
+    */cpuset/)
+      [ "$cpuset" ] || continue
+      mkdir "$hierarchy/$group"
+      for file in cpuset.cpus cpuset.mems; do cat "$hierarchy/$file" >"$hierarchy/$group/$file"; done
+      ;;
     *) mkdir "$hierarchy/$group" ;;
   esac
 done
@@ -38,10 +42,12 @@ pub(super) struct ControlGroup {
 }
 
 impl ControlGroup {
+    /// Creates the group. A machine without `cpuset` is in the host's group of that hierarchy.
     #[track_caller]
-    pub(super) fn make(name: String) -> Self {
+    pub(super) fn make(name: String, cpuset: bool) -> Self {
+        let cpuset = if cpuset { "cpuset" } else { "" };
         let mut keeper = Command::new("sh")
-            .args(["-euc", KEEPER, "keeper", &name])
+            .args(["-euc", KEEPER, "keeper", &name, cpuset])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

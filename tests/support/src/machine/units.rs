@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::SYSTEMD;
+use super::containerd::Runtime;
 
 /// Systemd's own units, copied from the host: other units of the host would run the host's services.
 const OF_SYSTEMD: [&str; 15] = [
@@ -27,8 +28,7 @@ const OF_SYSTEMD: [&str; 15] = [
 ];
 
 /// The links that enable units: `(directory, unit)`.
-const WANTED: [(&str, &str); 4] = [
-    ("multi-user.target.wants", "fakecri.service"),
+const WANTED: [(&str, &str); 3] = [
     ("sockets.target.wants", "systemd-journald-dev-log.socket"),
     ("sockets.target.wants", "systemd-journald.socket"),
     ("sysinit.target.wants", "systemd-journald.service"),
@@ -61,15 +61,38 @@ ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 "#;
 
-/// The name of the Unix socket in `/run/machine` that forwards to a server on the host.
-pub(super) fn socket(server: SocketAddr) -> String {
-    format!("{}.sock", server.port())
+/// An address in the machine that forwards to a server on the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reached {
+    /// The address in the machine.
+    pub(super) listen: SocketAddr,
+    /// The server on the host.
+    pub(super) server: SocketAddr,
 }
 
-/// Writes the units into `directory`. `reached` contains the servers on the host to which the machine can connect at
-/// their own addresses. `runtime` is the socket of the container runtime.
+impl Reached {
+    /// The server at its own address.
+    pub(super) fn itself(server: SocketAddr) -> Self {
+        Self {
+            listen: server,
+            server,
+        }
+    }
+
+    /// The name of the units.
+    fn unit(&self) -> String {
+        format!("host-{}-{}", self.listen.ip(), self.listen.port())
+    }
+
+    /// The name of the Unix socket in `/run/machine` that forwards to the server.
+    pub(super) fn socket(&self) -> String {
+        format!("{}.sock", self.unit())
+    }
+}
+
+/// Writes the units into `directory`. `reached` contains the servers on the host to which the machine can connect.
 #[track_caller]
-pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
+pub(super) fn write(directory: &Path, reached: &[Reached], runtime: Runtime) {
     for unit in OF_SYSTEMD {
         let source = Path::new(SYSTEMD).join("system").join(unit);
         fs::copy(&source, directory.join(unit)).unwrap_or_else(|error| {
@@ -78,33 +101,39 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     }
     put(directory, "kubelet.service", KUBELET);
     put(directory, "kubelet.service.d/10-kubeadm.conf", KUBEADM);
-    // The unit is started only after the socket is listening, because kubeadm queries the runtime immediately.
-    let listens = format!("until [ -S {runtime} ]; do sleep 0.05; done");
-    let fakecri = format!(
-        "[Service]\nExecStart=/usr/bin/fakecri --socket {runtime}\n\
-         ExecStartPost=/bin/sh -c '{listens}'\n"
-    );
-    put(directory, "fakecri.service", &fakecri);
+    let (name, text) = runtime.unit();
+    put(directory, name, &text);
+    want(directory, "multi-user.target.wants", name);
     for (wants, unit) in WANTED {
         want(directory, wants, unit);
     }
-    for server in reached {
-        forward(directory, *server);
+    for reached in reached {
+        forward(directory, *reached);
     }
 }
 
-/// Writes the units that forward this server's address to the server on the host.
+/// Writes the units that forward an address in the machine to the server on the host.
 #[track_caller]
-fn forward(directory: &Path, server: SocketAddr) {
-    let unit = format!("host-{}", server.port());
+fn forward(directory: &Path, reached: Reached) {
+    let unit = reached.unit();
+    let listen = reached.listen;
+    // The machine does not have the address of a Service yet.
+    let add = if listen == reached.server {
+        String::new()
+    } else {
+        format!(
+            "FreeBind=yes\nExecStartPre=/sbin/ip address replace {}/32 dev lo\n",
+            listen.ip()
+        )
+    };
     // Units that run before `basic.target`, such as cloud-init, also connect to the server.
     let listens = format!(
         "[Unit]\nDefaultDependencies=no\nConflicts=shutdown.target\n\
          Before=sockets.target cloud-init-local.service shutdown.target\n\n\
-         [Socket]\nListenStream={server}\n"
+         [Socket]\nListenStream={listen}\n{add}"
     );
     put(directory, &format!("{unit}.socket"), &listens);
-    let socket = socket(server);
+    let socket = reached.socket();
     // Units that run before `basic.target` also wait for this unit.
     let forwards = format!(
         "[Unit]\nDefaultDependencies=no\nConflicts=shutdown.target\nBefore=shutdown.target\n\n\
