@@ -33,7 +33,7 @@ pub(super) async fn checks(
     (egress, controller_namespace): (EgressPolicy, &str),
 ) -> Vec<Checked> {
     let Some(authentication) = &state.kubelet_authentication else {
-        let finding = self::authentication(state, None);
+        let finding = authentication(state, None);
         return vec![finding.checked(Some(key), "authentication")];
     };
     let spec = &authentication.spec;
