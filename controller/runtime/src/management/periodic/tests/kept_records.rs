@@ -97,7 +97,7 @@ impl OneRecord {
 
     /// Asserts that the record leaves the memory as soon as it is deleted, while `reading` hangs in a call that sets
     /// `called`.
-    async fn is_not_kept_by<T>(self, mut reading: BoxFuture<'_, T>, called: &AtomicBool) {
+    async fn assert_dropped_by<T>(self, mut reading: BoxFuture<'_, T>, called: &AtomicBool) {
         let waited = timeout(Duration::from_secs(1), &mut reading).await;
 
         assert!(waited.is_err() && called.load(Ordering::Relaxed));
@@ -146,7 +146,7 @@ async fn a_list_of_nodes_that_hangs_keeps_no_records() {
     let (access, called) = hanging_at(|_, query| query.contains("continue="), page);
     periodic.access = access;
 
-    one.is_not_kept_by(periodic.without_record(true).boxed(), &called)
+    one.assert_dropped_by(periodic.without_record(true).boxed(), &called)
         .await;
 }
 
@@ -165,7 +165,7 @@ async fn an_inspection_that_hangs_at_the_list_of_nodes_keeps_no_records() {
     periodic.access = access;
     periodic.rights = Some(Instant::now());
 
-    one.is_not_kept_by(periodic.inspect(None).boxed(), &called)
+    one.assert_dropped_by(periodic.inspect(None).boxed(), &called)
         .await;
 }
 
@@ -195,6 +195,6 @@ async fn a_list_of_templates_that_hangs_keeps_no_records() {
     let (workload, _) = hanging_at(|_, _| false, |_| None);
     periodic.access = workload;
 
-    one.is_not_kept_by(periodic.enforce(Ok(BTreeSet::new())).boxed(), &called)
+    one.assert_dropped_by(periodic.enforce(Ok(BTreeSet::new())).boxed(), &called)
         .await;
 }
