@@ -176,7 +176,10 @@ mod tests {
         assert!(passed.what.starts_with("3 Nodes; no request"), "{passed:?}");
         let waits = found(&[prediction("n1", "deferred")]);
         assert_eq!(waits.state, State::Warn, "{waits:?}");
-        assert_eq!(waits.what, "4 Nodes; these Nodes would wait: n1");
+        assert_eq!(
+            waits.what,
+            "4 Nodes; the requests from these Nodes would wait: n1"
+        );
         for outcome in ["denied", "failed"] {
             let denied = found(&[prediction("n2", outcome), prediction("n1", "deferred")]);
             assert_eq!(denied.state, State::Fail, "{denied:?}");
