@@ -13,8 +13,8 @@ use super::{Addresses, FAMILIES};
 /// The time after which each family is also looked up separately. Most lookups take much less time.
 const COMBINED: Duration = Duration::from_millis(500);
 
-/// The time to wait for the addresses of the other family.
-const OTHER_FAMILY: Duration = Duration::from_millis(250);
+/// The time to wait for the other family, after one family has addresses or does not have the host.
+const OTHER_FAMILY: Duration = Duration::from_secs(1);
 
 /// The family of a lookup, and its result. `None` is the combined lookup of both families.
 type Answer = (Option<AddrFamily>, Addresses);
@@ -34,7 +34,10 @@ pub(super) fn prompt(
     };
     for family in FAMILIES {
         let one = one.clone();
-        start(sender.clone(), Some(family), move || one(family))?;
+        // The lookups that are running can still succeed.
+        if let Err(error) = start(sender.clone(), Some(family), move || one(family)) {
+            failure.get_or_insert(error);
+        }
     }
     drop(sender);
     let (mut found, mut is_unknown) = (Vec::new(), false);
@@ -57,7 +60,12 @@ pub(super) fn prompt(
                 }
                 found.extend(addresses);
             }
-            Some((Some(_), Err(error))) => is_unknown |= error.kind() == ErrorKind::NotFound,
+            Some((Some(_), Err(error))) => {
+                if error.kind() == ErrorKind::NotFound {
+                    is_unknown = true;
+                    end.get_or_insert_with(|| Instant::now() + OTHER_FAMILY);
+                }
+            }
             None => break,
         }
     }
@@ -117,6 +125,16 @@ mod tests {
 
             assert_eq!(found.unwrap(), [address]);
         }
+    }
+
+    #[test]
+    fn an_unknown_host_is_reported_without_an_answer_for_the_other_family() {
+        let error = prompt(unanswered, |family| match family {
+            AddrFamily::Inet => Err(io::Error::from(ErrorKind::NotFound)),
+            AddrFamily::Inet6 | AddrFamily::Unix => unanswered(),
+        });
+
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -228,7 +228,7 @@ fn a_new_server_address_or_ca_bundle_is_stored_by_the_next_run() {
         (
             INSECURE,
             1,
-            "no action is needed: the kubelet's next run stores them",
+            "no action is needed: when the kubelet runs the plugin again, the plugin stores the new CA certificates",
         ),
     ] {
         let server = ApiServer::start();

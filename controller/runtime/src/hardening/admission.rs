@@ -235,6 +235,9 @@ const MAX_NAME_LEN: usize = 253;
 /// The maximum length of an annotation: a digest with 64 digits, and a reserve for a different format.
 const MAX_ANNOTATION_LEN: usize = 128;
 
+// The message of the policy contains this number.
+const _: () = assert!(MAX_ANNOTATION_LEN == 128);
+
 /// The limits on `managedFields`, which has a key for each field, such as `f:spec` and `f:request`, but no values. At
 /// each of the three levels, the number and the length of the keys are limited.
 const MANAGED_FIELDS: &str = "!has(object.metadata.managedFields) \

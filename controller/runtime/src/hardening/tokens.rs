@@ -38,6 +38,7 @@ pub use secret::{EXTENDED, POOL_TTL, TTL};
 use secret::{Life, SECRET_TYPE, TokenSecret, WAIT_IF_GONE};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::Secret;
@@ -87,6 +88,8 @@ pub struct Tokens {
     known: BTreeMap<TokenId, Known>,
     /// Whether the map includes the tokens that a previous process extended.
     has_former: bool,
+    /// Whether the last list had more extended tokens than the limits permit.
+    is_truncated: bool,
     /// The needed tokens that belong to pools.
     of_pools: BTreeSet<TokenId>,
     /// Whether to keep a token without a known owner, instead of expiring it.
@@ -123,6 +126,7 @@ impl Tokens {
             grace,
             known: BTreeMap::new(),
             has_former: false,
+            is_truncated: false,
             of_pools: BTreeSet::new(),
             spares_unowned: false,
             memory: Share::new("", OWN_MEMORY).holding(),
@@ -357,6 +361,7 @@ impl Tokens {
                     continue;
                 };
                 if self.known.len() >= MAX_FORMER || !self.hold(self.known.len() + 1) {
+                    self.is_truncated = true;
                     break;
                 }
                 let unwanted_since = (!wanted.contains(&token)).then_some(elapsed);
@@ -374,6 +379,14 @@ impl Tokens {
         }
         self.has_former = true;
         Ok(())
+    }
+
+    /// Makes the next [`Tokens::find_former`] read the list again, if the last list was truncated. Returns whether the
+    /// list was truncated.
+    pub fn lists_again(&mut self) -> bool {
+        let is_truncated = mem::take(&mut self.is_truncated);
+        self.has_former &= !is_truncated;
+        is_truncated
     }
 }
 

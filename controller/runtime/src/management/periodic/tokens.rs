@@ -175,6 +175,11 @@ impl TokenRelease {
         for token in part(ended).await?.ended {
             tracing::debug!(token = token.as_str(), "expired the bootstrap token");
         }
+        // The label of an expired token is removed, so that another list contains the rest.
+        if self.tokens.lists_again() {
+            let why = "the list of extended tokens was truncated";
+            return Err(PartError::Call(why.to_owned()));
+        }
         match self.tokens.left(&joining) {
             0 => Ok(()),
             left => Err(PartError::Call(format!(

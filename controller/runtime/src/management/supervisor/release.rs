@@ -134,7 +134,14 @@ impl Supervisor {
     /// The tokens are first, because the policy restricts them. Their failure does not delay the removal of the policy,
     /// because the controller might never get the missing permission.
     async fn try_release(&self, access: &ClusterAccess, progress: &mut Progress) -> bool {
-        let ended = self.end_tokens(access, progress.tokens.as_mut()).await;
+        // The loop has seen the same version as this copy. After a change, the loop reads the new value.
+        let mut authentication = self.authentication.clone();
+        let ended = tokio::select! {
+            biased;
+            // The object was recreated, or this replica is no longer the leader.
+            _ = authentication.changed() => return false,
+            ended = self.end_tokens(access, progress.tokens.as_mut()) => ended,
+        };
         if !progress.is_policy_removed {
             if let Err(error) = periodic::release(access).await {
                 let error = error.to_string();
@@ -176,7 +183,11 @@ impl Supervisor {
         served: &mut Option<ClusterAccess>,
     ) -> ControlFlow<(), Option<ClusterAccess>> {
         ControlFlow::Continue(match &self.sources.cluster {
-            Observed::Present(cluster) if cluster.paused => None,
+            Observed::Present(cluster) if cluster.paused => {
+                // After the pause, another management cluster might manage the Cluster.
+                *served = None;
+                None
+            }
             Observed::Present(_) => match served.take() {
                 None => self.access().await,
                 served => served,

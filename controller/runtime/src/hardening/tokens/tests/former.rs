@@ -215,6 +215,12 @@ async fn extended_tokens_beyond_the_memory_of_their_cluster_are_left_out() {
     let ended = tokens.keep(&client, &none, time(10), GRACE).await.unwrap();
     assert_eq!(ended.ended.len(), OWN_MEMORY / TOKEN_LEN);
     assert!(share.holding().resize(OWN_MEMORY));
+    let lists = server.calls("list").len();
+
+    assert!(tokens.lists_again());
+    let found = tokens.find_former(&client, &none, time(10), Duration::ZERO);
+    found.await.unwrap();
+    assert!(server.calls("list").len() > lists);
 }
 
 #[tokio::test(start_paused = true)]

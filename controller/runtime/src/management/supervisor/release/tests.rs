@@ -332,6 +332,7 @@ async fn a_recreated_cluster_is_served_only_after_its_release_completes() {
     let noted = released(Case {
         slow,
         created_again: Some(slow / 2),
+        bootstrap_tokens: BootstrapTokens::Ignore,
         ..Case::default()
     });
     let Noted {
@@ -345,6 +346,23 @@ async fn a_recreated_cluster_is_served_only_after_its_release_completes() {
         served_again >= Some(deletions[0]),
         "{served_again:?} {deletions:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_recreated_during_its_release_keeps_tokens_and_policy() {
+    let slow = Duration::from_secs(40);
+    let noted = released(Case {
+        slow,
+        created_again: Some(slow / 2),
+        ..Case::default()
+    });
+    let noted = noted.await;
+
+    assert!(noted.deletions.is_empty(), "{noted:?}");
+    let changes = calls(&noted).into_iter();
+    assert_eq!(changes.filter(|call| call.starts_with("PATCH")).count(), 0);
+    let soon = DELETED + slow / 2 + LOOK_AGAIN;
+    assert!(noted.served_again.is_some_and(|at| at < soon), "{noted:?}");
 }
 
 #[tokio::test(start_paused = true)]
