@@ -369,7 +369,7 @@ impl Setup {
                     authenticator.settings.state_directory.display()
                 ),
                 format!(
-                    "run: {} renew; or run `kubeadm reset` and join the node again",
+                    "run `{} renew`; if this fails, run `kubeadm reset` and join the node again",
                     self.program.display()
                 ),
             ));
