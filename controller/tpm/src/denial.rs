@@ -146,7 +146,7 @@ reasons! {
         /// firmware does not measure into the quoted bank, so any operating system can extend its registers to accepted
         /// values. A PCR policy cannot prevent this.
         #[error("register {0} is not measured: the firmware does not extend it in the quoted bank")]
-        #[cure("Select the SHA-256 bank in the firmware setup, or remove the PCR policy.")]
+        #[cure("Enable the SHA-256 PCR bank in the firmware setup, or remove the PCR policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` does not allow this separator.

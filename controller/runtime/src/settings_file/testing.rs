@@ -60,7 +60,7 @@ pub fn changed(case: &Case) -> Value {
 }
 
 const UNMEASURED: &str = "if a register from 0 to 7 contains only zeros, the firmware did not extend it, and any \
-                          operating system can extend it";
+                          operating system can extend it to any value";
 
 /// States, each with 512 values: 16 registers with the maximum number of values.
 pub fn states_with_most_values(count: usize) -> Value {
