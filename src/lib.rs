@@ -7,8 +7,8 @@
 //!
 //! - Standard output carries one `ExecCredential` or the output of a command. On failure it is
 //!   empty.
-//! - A run ends within its time limit, even if a dependency hangs. The only exception is a file system with the
-//!   settings or the state directory that does not respond. `Authenticator::credential` documents the limit.
+//! - A run ends within its time limit, even if a dependency hangs. The only exception: the file system with the
+//!   settings or the state directory does not respond. `Authenticator::credential` documents the limit.
 //! - If a run is killed at any step, the next run completes it with the same request.
 //! - In the store, the certificate and the key always match. An issued certificate is checked before it is used.
 //! - While the stored credential is not due for renewal, a run does not open connections or start threads. The

@@ -303,7 +303,7 @@ impl Setup {
             return Ok(self.set_up(&authenticator, None));
         }
         if !self.kubeadm_flags.exists() {
-            // kubeadm has not written the kubelet's name yet, or will not write it. Only the plugin run that the
+            // kubeadm has not written the node name yet, or will not write it. Only the plugin run that the
             // kubelet itself starts can determine the name. That run must check the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
                 store.forget_last_check();
@@ -369,7 +369,7 @@ impl Setup {
                     authenticator.settings.state_directory.display()
                 ),
                 format!(
-                    "run: {} renew; or run `kubeadm reset` and join the node again",
+                    "run `{} renew`; if this fails, run `kubeadm reset` and join the node again",
                     self.program.display()
                 ),
             ));

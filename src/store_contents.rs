@@ -135,8 +135,8 @@ impl StoreContents {
         self.rejected.entry(file).or_insert_with(|| why.into());
     }
 
-    /// Returns the action at `now` for the credential. `ca_pem` contains the cluster's CA certificates, if the caller
-    /// knows them. A credential that was issued with other CA certificates is renewed.
+    /// Returns the action that is due for the credential at `now`. `ca_pem` contains the cluster's CA certificates, if
+    /// the caller knows them. A credential that was issued with other CA certificates is renewed.
     pub(crate) fn rotation(
         &self,
         renewal: Renewal,

@@ -27,7 +27,7 @@ const TRYING: Duration = Duration::from_secs(2);
 
 /// The hint if a new certificate would not help.
 pub(super) const CHECK_LEASE: &str =
-    "check which admission policy or webhook refuses a dry run of the node's Lease";
+    "check which admission policy or webhook rejects a dry-run update of the node's Lease";
 
 /// The text of the admission policy that refuses every write with a revoked certificate.
 const REVOKED: &str = "is revoked";

@@ -67,7 +67,7 @@ impl Authenticator<'_> {
     }
 
     /// Compares the name of the stored certificate with the settings and the kubelet's arguments. A certificate that
-    /// does not match the kubelet's name would be worse than no certificate.
+    /// does not match the node name would be worse than no certificate.
     ///
     /// Runs for client-go do not query systemd, because client-go can also run the plugin outside a kubelet.
     pub(super) fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {

@@ -204,7 +204,7 @@ impl Negotiation<'_> {
             return Err(refused);
         };
         self.attempt.log.warn(&format!(
-            "the API server refuses the certificate; using the bootstrap credential: {refused}"
+            "the API server refuses the certificate ({refused}); using the bootstrap credential"
         ));
         let environment = |name: &str| std::env::var_os(name);
         self.client = ApiClient::connect(self.endpoint, &bootstrap.login, &environment)?;

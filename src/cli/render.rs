@@ -290,8 +290,8 @@ fn variable(provider: &str, subject: &str) -> Value {
     })
 }
 
-/// The patch of a `ClusterClass` that makes workers run the plugin, and the machines of the control plane if the
-/// options include it.
+/// Returns the `ClusterClass` patch that configures workers to run the plugin. If `options.control_plane` is set, the
+/// patch also configures control-plane machines.
 ///
 /// A patch can append to a list or a map only if it exists, and cannot test whether it exists. Therefore, options list
 /// the absent fields.

@@ -33,8 +33,8 @@ impl Doctor {
         needs_root(path)?;
         let user = ExecUser::read(path).map_err(|error| {
             let cure = format!(
-                "with kubeadm, add a drop-in that runs `setup`, and join the node; otherwise write \
-                 {place} with {}",
+                "if kubeadm configures the kubelet, add a drop-in that runs `setup`, and join the node; \
+                 otherwise, create {place} with {}",
                 rendered("kubeconfig")
             );
             Finding::fail(&Failure::of(Code::Configuration, &error, cure))

@@ -199,7 +199,7 @@ fn fault(disk: &StatVfs) -> Option<(&'static str, &'static str)> {
     if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
         Some(("is read-only", "allow root to write"))
     } else if room < LEAST_ROOM {
-        Some(("is full", "free space"))
+        Some(("is full", "free up space"))
     } else if disk.f_files > 0 && disk.f_favail == 0 {
         Some(("has no inodes left", "remove files"))
     } else {

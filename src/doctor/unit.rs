@@ -162,7 +162,7 @@ impl Doctor {
             .any(|command| command.contains(OURS))
         {
             let with = rendered("kubelet-drop-in");
-            let cure = format!("with kubeadm, write the drop-in with {with}");
+            let cure = format!("if kubeadm configures the kubelet, create the drop-in with {with}");
             return warn("the kubelet's unit has no drop-in that runs `setup`", cure);
         }
         if let Some(file) = unit.missing_environment() {

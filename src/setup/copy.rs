@@ -22,7 +22,7 @@ use crate::store::{StoreFile, StoreLock, replace_file};
 /// The first line of a copy, before the digest.
 const COPIED: &str = "# Copied by `setup`: SHA-256 ";
 
-/// The first line of a copy that was written before kubeadm set the kubelet's name.
+/// The first line of a copy that was written before kubeadm set the node name.
 const UNNAMED: &str = "# Copied by `setup` before the node had a name: SHA-256 ";
 
 /// The time limit of the check whether the API server accepts the stored certificate.

@@ -47,7 +47,7 @@ impl Setup {
                     "{kubeconfig} and {CONFIGURATION} do not exist, as after `kubeadm reset`"
                 );
                 let cure = format!(
-                    "join the node again; or run: {} > {kubeconfig}",
+                    "join the node again, or run `{} > {kubeconfig}`",
                     process::render("kubeconfig", &self.program)
                 );
                 return Err(Failure::new(Code::Configuration, what, cure));

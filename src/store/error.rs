@@ -46,7 +46,7 @@ fn writable(path: &Path, error: &io::Error) -> String {
     let path = path.display();
     match Errno::from_io_error(error) {
         Some(Errno::NOSPC | Errno::DQUOT) => {
-            format!("free space on the file system of {path}")
+            format!("free up space on the file system of {path}")
         }
         Some(Errno::ROFS) => {
             format!("remount the file system of {path} read-write")
@@ -56,7 +56,7 @@ fn writable(path: &Path, error: &io::Error) -> String {
                 "raise the limit of file sizes (LimitFSIZE of the unit, `ulimit -f`) for {path}"
             )
         }
-        _ => format!("free space on the file system of {path}, and allow root to write to it"),
+        _ => format!("free up space on the file system of {path}, and allow root to write to it"),
     }
 }
 

@@ -183,8 +183,8 @@ fn the_hint_for_a_lock_or_a_write_fits_the_cause() {
         (Errno::NOSYS, local),
         (Errno::INVAL, local),
         (Errno::ACCESS, "allow root to create and lock /x/lock"),
-        (Errno::NOSPC, "free space"),
-        (Errno::DQUOT, "free space"),
+        (Errno::NOSPC, "free up space"),
+        (Errno::DQUOT, "free up space"),
         (Errno::ROFS, "remount the file system"),
     ] {
         let failure = error::unlockable(path, errno);
@@ -195,9 +195,9 @@ fn the_hint_for_a_lock_or_a_write_fits_the_cause() {
         assert!(failure.remedy().contains("stateDirectory"), "{errno}");
     }
     for (errno, words, not) in [
-        (Errno::NOSPC, "free space", "read-only"),
-        (Errno::ROFS, "remount the file system", "free space"),
-        (Errno::FBIG, "LimitFSIZE", "free space"),
+        (Errno::NOSPC, "free up space", "read-only"),
+        (Errno::ROFS, "remount the file system", "free up space"),
+        (Errno::FBIG, "LimitFSIZE", "free up space"),
     ] {
         for (failure, is_of_store) in [
             (unwritable(path, errno), true),

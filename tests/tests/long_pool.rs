@@ -40,7 +40,7 @@ fn an_empty_pool_grows_to_50_nodes_after_three_token_rotations() {
 
 const ENFORCED: &str = "Remove";
 
-/// Waits until the pool has a token that differs from these tokens. Returns the ID of this token.
+/// Waits until the pool has a token that differs from the former tokens. Returns the ID of the new token.
 #[track_caller]
 fn token_after(pool: &MachinePool, former: &[String]) -> String {
     let found = poll(PATIENCE, || {
@@ -102,7 +102,7 @@ fn a_pool_with_evidence_keeps_its_first_token_for_three_lifetimes() {
     let first = token_after(&pool, &[]);
     wait_until_extended(&scene, &first);
 
-    // If evidence is not required, the token of a pool is replaced in each lifetime.
+    // If evidence is not required, the bootstrap provider replaces the token of a pool once per token lifetime.
     let witness = Scene::attended("witness", Machines::Insecure(Order::ProviderIdFirst));
     let config = witness.config();
     let witness = witness.cluster.machine_pool_of("pool-w", 0, config);

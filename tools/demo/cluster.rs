@@ -75,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// Defines the kind NodeIdentity, whose objects the controller stores in the cluster.
+    /// Makes the API server serve the kind NodeIdentity, whose objects the controller stores in the cluster.
     pub fn define_identities(&self) {
         match self {
             Self::Embedded(server) => serve_identities(server),

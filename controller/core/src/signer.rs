@@ -40,11 +40,11 @@ pub use private_key::{InvalidPrivateKey, PrivateKey, PrivateKeyForm};
 pub struct Signer {
     ca: CaCertificate,
     key: Key,
-    /// The turns for calculations with the CA's keys. `None` if the process uses only this CA.
+    /// The limit on concurrent calculations with the CA's keys. `None` if the process uses only this CA.
     turns: Option<Arc<dyn SignatureTurns>>,
 }
 
-/// The turns for calculations with CA keys, which all clusters share.
+/// The limit on concurrent calculations with CA keys, which all clusters share. Each calculation waits for its turn.
 ///
 /// A signature with a key in memory needs up to 3 ms of processor time, and a tenant chooses the number of its
 /// requests.

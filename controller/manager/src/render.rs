@@ -105,7 +105,7 @@ struct Parameters {
         default_value = CONTROLLER
     )]
     controllers: Vec<String>,
-    /// A subject that revokes and resets node identities. Repeat the option for each subject
+    /// A subject that is only allowed to revoke and reset node identities. Repeat the option for each subject
     #[arg(long = "responder", value_name = "SUBJECT", value_parser = subject)]
     responders: Vec<String>,
     /// A subject to which the policies do not apply, such as the user of clusterctl move. Repeat the option for each

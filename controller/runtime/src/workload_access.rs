@@ -88,7 +88,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// The prefix of a service account's user name.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// The Secret cannot be rendered.
+/// The reason why the kubeconfig Secret cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidAccess {

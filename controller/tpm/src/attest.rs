@@ -153,7 +153,7 @@ fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
     Ok(fixed)
 }
 
-/// Parses the signed statement, which must be a quote without further bytes.
+/// Parses the signed statement, which must be a quote without trailing bytes.
 fn read(attest: &[u8]) -> Result<TpmsAttest, TpmDenial> {
     let header = attest.split_first_chunk().zip(attest.get(4..));
     let Some(((magic, _), rest)) = header else {

@@ -63,15 +63,17 @@ reasons! {
         /// The endorsement key certificate, or a certificate in its chain, is not a single certificate in DER. Only
         /// padding can follow the endorsement key certificate.
         #[error("the endorsement key certificate is malformed: {0}")]
-        #[cure("Add the key to `allowList` and remove `requireCA`, or set another `tpm.endorsementKey` on the node.")]
+        #[cure("Add the key to `allowList` and remove `requireCA`, or select a different key with \
+                 `tpm.endorsementKey` on the node.")]
         EndorsementCertificateMalformed(&'static str) => "the endorsement key certificate is malformed",
         /// The endorsement key certificate belongs to another key.
         #[error("the certificate does not match the endorsement key")]
-        #[cure("Set another `tpm.endorsementKey` on the node, or remove `requireCA`.")]
+        #[cure("Select a different key with `tpm.endorsementKey` on the node, or remove `requireCA`.")]
         EndorsementCertificateOfAnotherKey => "the certificate does not match the endorsement key",
         /// The endorsement key certificate does not follow the TCG's EK Credential Profile.
         #[error("the certificate is not valid for an endorsement key: {0}")]
-        #[cure("Set another `tpm.endorsementKey` on the node, or remove `requireCA`. The log shows the violated rule.")]
+        #[cure("Select a different key with `tpm.endorsementKey` on the node, or remove `requireCA`. The log shows the \
+                 violated rule.")]
         EndorsementCertificateUnfit(String) => "the certificate is not valid for an endorsement key",
         /// The endorsement key certificate has expired, or is not valid yet.
         #[error("the endorsement key certificate {0}")]
@@ -144,7 +146,7 @@ reasons! {
         /// firmware does not measure into the quoted bank, so any operating system can extend its registers to accepted
         /// values. A PCR policy cannot prevent this.
         #[error("register {0} is not measured: the firmware does not extend it in the quoted bank")]
-        #[cure("Select the SHA-256 bank in the firmware setup, or remove the PCR policy.")]
+        #[cure("Enable the SHA-256 PCR bank in the firmware setup, or remove the PCR policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` does not allow this separator.

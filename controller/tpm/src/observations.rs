@@ -231,8 +231,8 @@ impl Seen {
             });
             let message = format!(
                 "these machines quote a PCR bank that their firmware does not extend, so any operating system can \
-                 extend the registers of this bank to accepted values: {}. Choose SHA-256 in the firmware setup, or \
-                 update the firmware",
+                 extend the registers of this bank to accepted values: {}. Enable the SHA-256 PCR bank in the firmware \
+                 setup, or update the firmware",
                 listed(named.collect(), self.unmeasured.len())
             );
             (False, reason::NOT_MEASURED, message)

@@ -50,7 +50,7 @@ impl Identity {
             .map_err(|why| invalid(format!("it is not a CMS message with content: {why}")))?;
         let document: Document = serde_json::from_slice(&bytes).map_err(|error| {
             invalid(format!(
-                "the document is not an instance identity in JSON: {error}"
+                "the document is not an instance identity document in JSON: {error}"
             ))
         })?;
         let invalid = |field| invalid(format!("the document's {field} is invalid"));

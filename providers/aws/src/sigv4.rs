@@ -68,7 +68,7 @@ fn digest(text: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(text))
 }
 
-/// The library zeroizes the key on drop.
+/// Returns the key for an HMAC. aws-lc-rs zeroizes the key on drop.
 fn key(bytes: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, bytes)
 }

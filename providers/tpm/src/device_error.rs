@@ -51,7 +51,7 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
         ),
         DeviceError::NoBank => (
             "does not have a SHA-256 or SHA-384 bank with all PCRs in tpm.pcrs",
-            "select SHA-256 in the firmware's TPM settings, or request the SHA-256 bank and reboot: `echo 23 2 > \
+            "enable the SHA-256 PCR bank in the firmware setup, or request this bank and reboot: `echo 23 2 > \
              /sys/class/tpm/tpm0/ppi/request` (if ppi/version is 1.3; the firmware can require a confirmation at \
              the console); a TPM with only SHA-1 cannot attest",
         ),

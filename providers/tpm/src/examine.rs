@@ -139,7 +139,7 @@ fn measured(firmware: &Registers) -> Finding {
             "the firmware has not measured the boot into PCRs {} ({bank}): any operating system can extend these PCRs",
             numbers.join(", ")
         ),
-        "select SHA-256 for measurements in the firmware's settings, or update the firmware; until then, do \
+        "enable the SHA-256 PCR bank in the firmware setup, or update the firmware; until then, do \
          not use these PCRs in a PCR policy",
     ))
 }

@@ -1,4 +1,4 @@
-//! TLS errors as texts for operators.
+//! Messages for TLS errors, written for operators.
 
 use std::error::Error;
 use std::time::{Duration, UNIX_EPOCH};

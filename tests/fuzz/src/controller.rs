@@ -75,7 +75,7 @@ pub fn identifiers(input: &[u8]) -> Outcome {
     let range: Option<AddressRange> = text.parse().ok();
     if let Some(range) = range {
         let (network, _) = text.split_once('/').unwrap();
-        // The library accepts leading zeros, which `std` rejects.
+        // `AddressRange` accepts leading zeros, which `std` rejects.
         if let Ok(network) = network.parse::<IpAddr>() {
             assert!(range.contains(&network));
         }

@@ -12,7 +12,7 @@ pub fn serve_identities(server: &ApiServer) {
     }
 }
 
-/// Defines node identities in a real cluster.
+/// Installs the CustomResourceDefinition of node identities in a real cluster, and waits until it is established.
 #[track_caller]
 pub fn define_identities(kubectl: &Kubectl) {
     let definition = identity_manifest();

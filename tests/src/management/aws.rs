@@ -32,9 +32,9 @@ const IDENTITIES: [&str; 3] = [
 const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
-    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, managed control planes and identities of Cluster API
-    /// Provider AWS, so that the test can act as this provider. Also creates the identity that the provider creates for
-    /// every namespace.
+    /// Installs the CustomResourceDefinitions of Cluster API Provider AWS for clusters, machines, machine templates,
+    /// managed control planes and identities, so that the test can act as this provider. Also creates the identity that
+    /// the provider creates for every namespace.
     #[track_caller]
     pub fn define_aws(&self) {
         let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];

@@ -87,7 +87,7 @@ pub(super) fn take_inventory(kubectl: &Kubectl) {
     }
 }
 
-/// Defines the kind of clusterctl's inventory.
+/// Installs the CustomResourceDefinition of clusterctl's inventory.
 #[track_caller]
 pub(super) fn define_inventory(kubectl: &Kubectl) {
     let definitions = fs::read(BUILT.join("clusterctl.json")).unwrap();

@@ -13,8 +13,8 @@ use crate::packaging;
 /// versions.
 const CLUSTER_API: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-api");
 
-/// Defines the resources of Cluster API, of its providers and of the project. The project's definitions are in
-/// `manifests`.
+/// Installs the CustomResourceDefinitions of Cluster API, of its providers and of the project. The project's
+/// definitions are in `manifests`.
 #[track_caller]
 pub(super) fn install(kubectl: &Kubectl, contract: Contract, manifests: &Path) {
     let theirs = read(CLUSTER_API).into_iter().map(|mut definition| {
@@ -27,7 +27,7 @@ pub(super) fn install(kubectl: &Kubectl, contract: Contract, manifests: &Path) {
     apply(kubectl, &definitions);
 }
 
-/// Defines the resources of the providers and of the project, after Cluster API has defined its own resources.
+/// Installs the CustomResourceDefinitions of the providers and of the project, after Cluster API has installed its own.
 #[track_caller]
 pub(super) fn install_beside(kubectl: &Kubectl) {
     let mut theirs = read(CLUSTER_API);
@@ -41,7 +41,8 @@ pub(super) fn install_beside(kubectl: &Kubectl) {
     apply(kubectl, &theirs);
 }
 
-/// Defines the project's resources that are also needed in a workload cluster: the cluster-scoped resources.
+/// Installs the project's CustomResourceDefinitions that are also needed in a workload cluster: those of the
+/// cluster-scoped resources.
 #[track_caller]
 pub(super) fn install_on_workload(kubectl: &Kubectl) {
     let mut definitions = ours(&packaging());

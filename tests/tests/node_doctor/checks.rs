@@ -298,7 +298,7 @@ fn doctor_reports_a_read_only_or_full_file_system() {
     bed.node.set_env("DIR", bed.node.state());
     for (script, words, cure) in [
         (READ_ONLY, "is read-only", "allow root to write"),
-        (FULL, "is full", "free space"),
+        (FULL, "is full", "free up space"),
     ] {
         bed.node
             .wrap(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]);

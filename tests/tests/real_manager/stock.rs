@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
 
-/// The policy for requests from tokens and nodes, and its binding.
+/// The name of the admission policy for requests with bootstrap tokens or node certificates, and of its binding.
 pub const POLICY: &str = "node-attestation-requests";
 
 /// A request for a node's client certificate, without evidence.

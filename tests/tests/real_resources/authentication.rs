@@ -97,7 +97,7 @@ fn an_authentication_must_have_the_name_of_its_cluster() {
         (
             "clusterName",
             json!("prod-2"),
-            "must be the object's name: a Cluster has one KubeletAuthentication",
+            "must match metadata.name: a Cluster can have only one KubeletAuthentication",
         ),
         ("clusterName", json!(null), "Required value"),
     ]);
@@ -105,7 +105,7 @@ fn an_authentication_must_have_the_name_of_its_cluster() {
         "/metadata/name",
         &json!("second"),
         "spec.clusterName",
-        "must be the object's name: a Cluster has one KubeletAuthentication",
+        "must match metadata.name: a Cluster can have only one KubeletAuthentication",
     );
 }
 

@@ -43,8 +43,8 @@ pub const MAX_SERVICE_ACCOUNTS: NamespaceLimits = NamespaceLimits {
 };
 
 /// The reason why an `AWSServiceAccountIdentity` that exceeds its namespace's size limit is not used.
-const TOO_LARGE: &str = "the AWSServiceAccountIdentity objects of its namespace exceed 8 MiB in total; delete some of \
-    these objects, then change this object";
+const TOO_LARGE: &str = "the AWSServiceAccountIdentity objects in the namespace exceed 8 MiB in total; delete some \
+    of these objects, and then change this object, so that the controller reads it again";
 
 /// A parsed object, or the reason why it cannot be parsed.
 pub type Readable<T> = Result<T, Unreadable>;

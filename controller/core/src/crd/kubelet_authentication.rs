@@ -34,7 +34,7 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
     label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
     label("cluster.x-k8s.io/v1beta2", "v1alpha1"),
     validation = Rule::new("self.metadata.name == self.spec.clusterName")
-        .message("must be the object's name: a Cluster has one KubeletAuthentication")
+        .message("must match metadata.name: a Cluster can have only one KubeletAuthentication")
         .field_path(".spec.clusterName"),
     printcolumn(
         name = "Ready",
@@ -145,8 +145,8 @@ pub struct KubeletAuthenticationSpec {
     /// Nodes that renew their certificates with the built-in signer of Kubernetes, without evidence, until they have a
     /// node identity. Enforcement does not wait for them. An entry is the name of a Node without the plugin, such as a
     /// Windows node or a virtual kubelet. The entry `ControlPlane` means the nodes of control-plane Machines, because
-    /// kubeadm issued the certificate of the first of these nodes. If unset: `ControlPlane` if the attestors use
-    /// evidence and autoApproveBindings or adoption is also unset; otherwise, no Node.
+    /// kubeadm issued the certificate of the first of these nodes. If unset: `ControlPlane` if every attestor
+    /// uses evidence, and at least one of autoApproveBindings and adoption is also unset; otherwise, no Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Vec<String>",

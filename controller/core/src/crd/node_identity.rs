@@ -201,8 +201,8 @@ pub struct NodeIdentitySpec {
     /// The start counters and clock of the machine's TPM when the last certificate was issued.
     #[serde(default)]
     pub last_tpm_boot: Option<LastTpmBoot>,
-    /// The previous generation, whose certificates remain valid until the node uses a certificate of this generation.
-    /// Set if the machine sent stronger evidence with a renewal.
+    /// The previous generation. Its certificates remain valid until the node uses a certificate of the current
+    /// generation. Set if the machine sent stronger evidence with a renewal.
     #[serde(default)]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub superseded_generation: Option<u64>,

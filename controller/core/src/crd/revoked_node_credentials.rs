@@ -43,7 +43,8 @@ pub struct RevokedNodeCredentialsSpec {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(with = "i64", range(min = 0))]
     pub lowest_valid_generation: u64,
-    /// The keys that an operator revoked, with their machines, by the SHA-256 of the public key (SPKI).
+    /// The keys that an operator revoked, each with its machine. The name of an entry is the SHA-256 of the public key
+    /// (SPKI).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::revoked_keys")]
     pub revoked_keys: BTreeMap<String, RevokedKey>,

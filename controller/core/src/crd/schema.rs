@@ -135,8 +135,8 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
                 ),
                 rule(
                     "self.all(index, !index.matches('^[0-7]$') || !self[index].matches('(^|[^0-9a-f])0+(,|$)'))",
-                    "a register from 0 to 7 with only zeros is not measured by the firmware: any operating \
-                     system can extend its bank",
+                    "if a register from 0 to 7 contains only zeros, the firmware did not extend it, and any operating \
+                     system can extend it to any value",
                 ),
             ],
         },

@@ -34,7 +34,8 @@ crate::reasons! {
         /// The request is for a built-in signer, but the controller does not know yet whether the cluster enforces
         /// attestation.
         #[error("the admission policy, which shows whether attestation is enforced, has not been read yet")]
-        #[cure("Restore the workload API server. If a permission is missing, the condition `Ready` names it.")]
+        #[cure("Make the API server of the workload cluster available again. If a permission is missing, the condition \
+                 `Ready` names it.")]
         EnforcementUnknown => "the controller cannot determine yet whether it is responsible for the request",
         /// Another machine has an equal or stronger claim to the node name: through its objects, its Node, or the
         /// addresses that its infrastructure reports. The request waits until one machine is renamed or deleted.
@@ -50,8 +51,8 @@ crate::reasons! {
         } => "another machine has the same node name",
         /// The controller cannot read the machines of the cluster.
         #[error("cannot read the machines of the cluster")]
-        #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
-                 `Ready` names it.")]
+        #[cure("Make the API server of the management cluster available again, or unpause the Cluster. If a permission \
+                 is missing, the condition `Ready` names it.")]
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
         /// The verifier, or a service that it needs, does not respond.
         #[error("the verifier is unavailable")]
@@ -67,8 +68,8 @@ crate::reasons! {
         /// The controller cannot read or write the node identities, has received no update for one minute, or found an
         /// invalid node identity.
         #[error("cannot read or write the node identities")]
-        #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
-                 `Ready` names it.")]
+        #[cure("Make the API server of the management cluster available again, or unpause the Cluster. If a permission \
+                 is missing, the condition `Ready` names it.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
         /// The machine already has a certificate for another key or name. The machine can enroll again after its Node
         /// is down, after all certificates have expired, or after an operator resets the node identity. The Event and
@@ -100,7 +101,7 @@ crate::reasons! {
         HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",
         /// The controller cannot read the Nodes of the cluster.
         #[error("cannot read the Nodes of the cluster")]
-        #[cure("Restore the workload API server. The log shows the cause.")]
+        #[cure("Make the API server of the workload cluster available again. The log shows the cause.")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
         /// The node identity changed during every attempt to claim the name.
         #[error("the node identity of node {0} keeps changing; the controller retries")]

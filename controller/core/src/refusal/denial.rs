@@ -286,7 +286,7 @@ crate::reasons! {
         /// UID in Kubernetes 1.33 and later.
         #[error("the requester's certificate does not contain a UID from this controller")]
         #[cure("Set `adoption: Allow` for a node that joined before attestation was enabled, or use its bootstrap \
-                 token. Check that Kubernetes is 1.33 or later.")]
+                 token. Check that the workload cluster runs Kubernetes 1.33 or later.")]
         RequesterUidMissing => "the requester's certificate was not issued by this controller, and the node cannot be adopted",
         /// A certificate that was obtained without evidence cannot be renewed.
         #[error("the certificate was obtained without evidence")]

@@ -69,7 +69,7 @@ pub enum InvalidPrivateKey {
     /// A number of an RSA key is longer than the modulus.
     #[error("the {0} of the RSA key is longer than its modulus: create another key")]
     RsaNumber(&'static str),
-    /// The library rejects the key.
+    /// The cryptographic library rejects the key.
     #[error("the numbers in the key are inconsistent: create another key")]
     Inconsistent,
 }

@@ -68,8 +68,8 @@ const MAX_ROLE_LEN: usize = 1024;
 /// The maximum length of this controller's user name, which is also kept until the bindings are read.
 const MAX_USER_LEN: usize = 1024;
 
-/// The start of the message if this controller signs. `cluster check` reads it from the condition, because no object
-/// contains the controller's options.
+/// The start of the message if this controller signs serving certificates. `cluster check` reads it from the
+/// condition, because no object contains the controller's options.
 const SIGNING: &str = "this controller signs serving certificates";
 
 /// The role of cluster administrators. Administrators can approve any request, which is intended.
@@ -88,7 +88,8 @@ pub struct OtherApprovers {
     /// The error message, if the controller is not allowed to list roles, or cannot read some of the requests, roles or
     /// bindings.
     pub unread: Option<String>,
-    /// Whether only this controller signs.
+    /// Whether the controller signs the serving certificates in this cluster, according to its options. If true, each
+    /// signature by another signer counts as a finding.
     pub signs: bool,
     /// The number of requests that another signer signed in the last hour. 0 if kube-controller-manager signs these
     /// requests.
@@ -121,7 +122,7 @@ impl OtherApprovers {
         self.approved.is_empty() && self.permitted.is_empty() && self.signed == 0
     }
 
-    /// The same result for a cluster in which only this controller signs.
+    /// The same result for a cluster in which the controller signs the serving certificates.
     #[must_use]
     pub fn with_signers(self) -> Self {
         Self {
@@ -131,7 +132,7 @@ impl OtherApprovers {
         }
     }
 
-    /// Whether only this controller signs, according to the message of its condition.
+    /// Whether the controller signs the serving certificates, according to the message of its condition.
     pub(crate) fn is_signing(message: &str) -> bool {
         message.starts_with(SIGNING)
     }

@@ -6,8 +6,8 @@
 //!
 //! The bootstrap provider replaces a pool's token when less than half of its lifetime is left. The original user data
 //! of the pool then no longer works. If every attestation provider of the cluster requires evidence, this module
-//! extends the pool's token before that, for the life of the pool. In this case, the token is not sufficient to get a
-//! certificate.
+//! extends the pool's token before the bootstrap provider replaces it, for the life of the pool. In this case, the
+//! token is not sufficient to get a certificate.
 //!
 //! While attestation is not enforced, a token is sufficient to join as any node. Therefore the module does not extend
 //! tokens. It expires the tokens that it extended before, except for Machines without a Node, because the bootstrap

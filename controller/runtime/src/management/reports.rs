@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// The maximum number of tasks for one namespace. A task can wait for its turn, or for its Cluster, for an unlimited
-/// time. If a namespace has more unreadable versions, the last ones are reported.
+/// The maximum number of tasks for one namespace. A task can wait indefinitely for its turn or for its Cluster. If a
+/// namespace has more unreadable versions, the last ones are reported.
 const OF_NAMESPACE: usize = 100;
 
 /// The tasks that write Events. Each unreadable version of an object has one task.

@@ -23,7 +23,7 @@ use crate::watch::{Lenient, Skipped, Unreadable, WatchLog, in_smaller_pages, wat
 const COPIES: usize = 2;
 
 /// The reason why a Secret is not used.
-const TOO_MUCH_MEMORY: &str = "the Secrets of the Clusters in its namespace exceed the available memory; make some of \
+const TOO_MUCH_MEMORY: &str = "the Secrets of the Clusters in the namespace exceed the available memory; make some of \
                                them smaller";
 
 /// The time after which a Secret that is not used is read again, because other Secrets might have released memory.

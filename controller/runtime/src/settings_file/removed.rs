@@ -14,7 +14,8 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.reenrolment",
-        "remove the field: a machine gets a new certificate with evidence while its Node is down",
+        "remove the field: a machine that lost its certificate can always get a new certificate with evidence \
+         while its Node is down",
     ),
     (
         "spec.nameReuse",

@@ -59,8 +59,8 @@ pub fn changed(case: &Case) -> Value {
     object
 }
 
-const UNMEASURED: &str = "a register from 0 to 7 with only zeros is not measured by the firmware: any operating \
-                          system can extend its bank";
+const UNMEASURED: &str = "if a register from 0 to 7 contains only zeros, the firmware did not extend it, and any \
+                          operating system can extend it to any value";
 
 /// States, each with 512 values: 16 registers with the maximum number of values.
 pub fn states_with_most_values(count: usize) -> Value {
@@ -81,7 +81,7 @@ pub fn cases() -> Vec<Case> {
             "/metadata/name",
             json!("other"),
             "spec.clusterName",
-            "must be the object's name: a Cluster has one KubeletAuthentication",
+            "must match metadata.name: a Cluster can have only one KubeletAuthentication",
         ),
         case(
             "/spec",

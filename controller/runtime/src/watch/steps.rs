@@ -24,11 +24,11 @@ use crate::metrics::WatchMetrics;
 /// dead.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// The maximum length of a version. Versions are numbers. A watch keeps the version as long as it is open, and a
+/// The maximum length of a `resourceVersion`, which is usually a number. A watch keeps it as long as it is open, and a
 /// tenant's API server can send megabytes.
 pub(super) const MAX_VERSION_LEN: usize = 16 * 1024;
 
-/// Whether a version is short enough to be kept during a call.
+/// Whether a `resourceVersion` is short enough to be kept during a call.
 pub(crate) const fn is_short_version(version: &str) -> bool {
     version.len() <= MAX_VERSION_LEN
 }

@@ -170,7 +170,7 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
         (
             "tpm.pcrPolicy.allowed[0]",
             state("0", "0"),
-            "is not measured by the firmware",
+            "the firmware did not extend it",
         ),
         // The values belong to the SHA-384 bank.
         (
@@ -208,7 +208,7 @@ fn a_register_has_one_to_32_alternative_digests() {
     let value = "tpm.pcrPolicy.allowed[0].7";
     let malformed = |alternatives: String| (value, of("7", &alternatives), "should match");
     let unmeasured = |alternatives: String| {
-        let unmeasured = "is not measured by the firmware";
+        let unmeasured = "the firmware did not extend it";
         (
             "tpm.pcrPolicy.allowed[0]",
             of("7", &alternatives),

@@ -29,7 +29,7 @@ pub enum IdentityError {
     /// A namespace has more objects of a kind than the controller keeps, and this object is not kept.
     #[error(
         "the controller does not read {kind} {name} if it exists: namespace {namespace} has more than {limit} such \
-         objects. Delete some of these objects, then change this object"
+         objects. Delete some of these objects, and then change this object, so that the controller reads it"
     )]
     TooManyObjects {
         /// The kind of the object.

@@ -14,8 +14,8 @@ pub(super) const OF_CLUSTERS: NamespaceLimits = NamespaceLimits {
 };
 
 /// The reason why an object that exceeds its namespace's size limit is not used.
-pub(super) const TOO_LARGE: &str = "the objects of this kind in its namespace exceed 16 MiB in total; delete some of \
-    these objects, then change this object";
+pub(super) const TOO_LARGE: &str = "the objects of this kind in the namespace exceed 16 MiB in total; delete some of \
+    these objects, and then change this object, so that the controller reads it again";
 
 impl IdentityStore {
     /// Whether an object is kept. The names of omitted objects are not stored, because a tenant can have any number of

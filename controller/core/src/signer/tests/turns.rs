@@ -1,4 +1,4 @@
-//! Tests of the turns for calculations with CA keys.
+//! Tests of the limit on concurrent calculations with CA keys.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

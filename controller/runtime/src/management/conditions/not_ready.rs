@@ -25,7 +25,7 @@ pub(in crate::management) enum NotReady {
     #[error("annotation cluster.x-k8s.io/paused is set")]
     Paused,
     #[error(
-        "the name must be {0}, the name of the Cluster: a Cluster has one KubeletAuthentication"
+        "the name must be {0}, the name of the Cluster: a Cluster can have only one KubeletAuthentication"
     )]
     Misnamed(String),
     #[error("Secret {0} does not exist")]

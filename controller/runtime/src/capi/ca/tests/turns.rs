@@ -1,4 +1,4 @@
-//! Tests of the turns for signatures with CA keys.
+//! Tests of the limit on concurrent signatures with CA keys.
 
 use futures::executor::block_on;
 use futures::future::FutureExt as _;
