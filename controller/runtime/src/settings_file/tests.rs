@@ -277,7 +277,7 @@ fn a_removed_field_is_refused_with_its_replacement() {
             "/spec/reenrolment",
             json!("WhenNodeDown"),
             "spec.reenrolment",
-            "remove the field: a machine gets a new certificate",
+            "remove the field: a machine that lost its certificate",
         ),
         (
             "/spec/nameReuse",
