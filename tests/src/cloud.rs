@@ -316,7 +316,8 @@ impl Cloud {
         evidence.to_json()
     }
 
-    fn signers(&self) -> PathBuf {
+    /// The file with the certificates that sign the documents.
+    pub fn signers(&self) -> PathBuf {
         self.scratch.join("signers.pem")
     }
 
