@@ -248,10 +248,9 @@ fn the_live_check_verifies_documents_that_aws_signed() {
     let verify = |region: &str| {
         let documents = "controller/aws/src/document/tests/published";
         Command::new("python3")
-            .arg(repository().join("tests/live/aws"))
-            .arg("--verify")
-            .arg(repository().join(documents).join("us-west-2.b64"))
+            .arg(repository().join("tests/live/aws-verify"))
             .args(["--region", region])
+            .arg(repository().join(documents).join("us-west-2.b64"))
             .output()
             .unwrap()
     };
