@@ -192,7 +192,7 @@ fn kubectl_explain_describes_each_enum_value() {
     let text = kubectl().ok(["explain", "kubeauth.spec.bootstrapTokens"]);
     assert!(text.contains("ENUM:\n    Manage\n    Ignore\n"), "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let words = "`Ignore`: it does not change tokens.";
+    let words = "`Ignore`: the controller does not change tokens.";
     assert!(text.contains(words), "{text}");
 }
 
