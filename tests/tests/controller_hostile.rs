@@ -80,7 +80,7 @@ fn an_api_server_that_does_not_forward_uids_causes_a_warning() {
         bed.server
             .inject(reviews, Times::always(), json_of(&review));
         let mut controller = bed.setup.start();
-        let line = controller.wait_for_line("the API server answers", |_| true);
+        let line = controller.wait_for_line("the API server responds", |_| true);
         assert_eq!(line["version"], format!("v1.{minor}.0"));
         controller.process.signal(Signal::TERM);
         controller.process.wait(PATIENCE);

@@ -155,7 +155,7 @@ fn read_of_twenty(kubeconfig: &str) {
         });
         for list in futures::future::join_all(lists).await {
             let error = error_chain(&list.unwrap_err());
-            assert!(error.contains("the API server's answer"), "{error}");
+            assert!(error.contains("the API server's response"), "{error}");
         }
     });
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

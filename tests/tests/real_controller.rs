@@ -53,7 +53,7 @@ fn a_node_authenticates_with_its_certificate_under_minimal_rbac() {
     let uid = user["uid"].as_str().unwrap();
     assert!(uid.len() == 34 && uid.ends_with(".1"), "{uid}");
 
-    controller.wait_for_line("the API server answers", |_| true);
+    controller.wait_for_line("the API server responds", |_| true);
     assert_eq!(complaints(&controller), Vec::<String>::new());
     let field = format!("involvedObject.name={name},reason=FirstJoin");
     let events = ["events", "--namespace=default", "--field-selector", &field];
@@ -374,7 +374,7 @@ fn a_revoked_node_does_not_renew_after_a_restart() {
         .unwrap();
     assert!(revoke.status.success(), "{revoke:?}");
     let text = String::from_utf8(revoke.stdout).unwrap();
-    let accepts = "accepts the current certificate until it expires";
+    let accepts = "keeps its read access until its certificate expires";
     assert!(text.contains(accepts), "{text}");
 
     let _controller = setup.start();

@@ -206,7 +206,7 @@ fn a_bundle_does_not_replace_a_file() {
     node.command(&["support-bundle", file.to_str().unwrap()])
         .failed(4)
         .saying("bundle.tar: File exists")
-        .saying("set a file that does not exist yet");
+        .saying("specify a file that does not exist yet");
 
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
 }

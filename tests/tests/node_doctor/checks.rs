@@ -420,8 +420,8 @@ fn a_bootstrap_kubeconfig_that_others_can_read_is_a_warning() {
     examined.says("bootstrap-kubeconfig", "warn", words);
 
     examined.follow("bootstrap-kubeconfig");
-    bed.doctor()
-        .says("bootstrap-kubeconfig", "pass", "is accepted");
+    let accepted = "the API server accepts its credential";
+    bed.doctor().says("bootstrap-kubeconfig", "pass", accepted);
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn the_error_names_both_a_lost_kubeconfig_and_configuration() {
         .saying(host.kubelet_conf().to_str().unwrap())
         .saying(CONFIGURATION);
     let plugin = program(UNDER_TEST).display().to_string();
-    let hint = format!("run: {plugin} render kubeconfig --command {plugin} > ");
+    let hint = format!("run `{plugin} render kubeconfig --command {plugin} > ");
     run.saying(&hint);
     assert!(host.environment().exists());
     // Run the command in the hint.

@@ -1,8 +1,13 @@
 //! Tests of kubectl's output for administrators.
 
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::process::poll;
 use serde_json::json;
 
 use super::{authentication, identity, kubectl};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The lines of a table, split into columns at the positions in the header.
 fn table(text: &str) -> Vec<Vec<String>> {
@@ -189,10 +194,16 @@ fn both_resources_are_in_the_cluster_api_category() {
 
 #[test]
 fn kubectl_explain_describes_each_enum_value() {
-    let text = kubectl().ok(["explain", "kubeauth.spec.bootstrapTokens"]);
+    // The API server publishes the schema of a definition later than the definition is established.
+    let explained = poll(PATIENCE, || {
+        let output = kubectl().run(["explain", "kubeauth.spec.bootstrapTokens"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        output.status.success().then_some(text)
+    });
+    let text = explained.expect("kubectl does not find the field");
     assert!(text.contains("ENUM:\n    Manage\n    Ignore\n"), "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let words = "`Ignore`: it does not change tokens.";
+    let words = "`Ignore`: the controller does not change tokens.";
     assert!(text.contains(words), "{text}");
 }
 
