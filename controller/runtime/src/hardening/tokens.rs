@@ -154,7 +154,7 @@ impl Tokens {
         self.within(&Share::new(namespace, OWN_MEMORY))
     }
 
-    fn within(self, share: &Share) -> Self {
+    pub(crate) fn within(self, share: &Share) -> Self {
         let memory = share.holding();
         Self { memory, ..self }
     }

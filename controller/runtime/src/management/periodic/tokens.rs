@@ -240,6 +240,7 @@ mod tests {
 
     use super::*;
     use crate::capi::{ObjectKey, Objects, objects_with_an_unreadable_config, objects_with_tokens};
+    use crate::memory::Share;
 
     /// The locked-out machines at hour 20, if there is one machine. Its token has expired. The certificate in its
     /// record expires at hour 10, unless `change` sets a different time.
@@ -324,9 +325,18 @@ mod tests {
     /// The extended tokens of a Machine that has joined, of a Machine without a Node, and of a pool.
     const EXTENDED: [&str; 3] = ["joined", "joins1", "pooled"];
 
-    /// An API server with the extended tokens. The server rejects the first change to the token `refused`, and records
+    /// An API server with the tokens in [`EXTENDED`]. The server rejects the first change to the token `refused`, and records
     /// the tokens that were changed.
     fn with_extended(
+        refused: Option<&'static str>,
+        changed: &Arc<Mutex<Vec<String>>>,
+    ) -> ClusterAccess {
+        with_tokens(EXTENDED.map(str::to_owned).to_vec(), refused, changed)
+    }
+
+    /// Like [`with_extended`], with these extended tokens.
+    fn with_tokens(
+        tokens: Vec<String>,
         refused: Option<&'static str>,
         changed: &Arc<Mutex<Vec<String>>>,
     ) -> ClusterAccess {
@@ -337,9 +347,10 @@ mod tests {
             let (mut status, mut answer) = (200_u16, json!({"metadata": {}}));
             match path.rsplit_once("/bootstrap-token-") {
                 None => {
-                    let item =
-                        |token| json!({"metadata": {"name": format!("bootstrap-token-{token}")}});
-                    answer["items"] = EXTENDED.map(item).to_vec().into();
+                    let item = |token: &String| json!({"metadata": {"name": format!("bootstrap-token-{token}")}});
+                    let changed = changed.lock().unwrap();
+                    let left = tokens.iter().filter(|token| !changed.contains(token));
+                    answer["items"] = left.map(item).collect();
                 }
                 Some((_, token)) if request.method() == Method::PATCH => {
                     let mut refused = refused.lock().unwrap();
@@ -406,6 +417,24 @@ mod tests {
         assert_eq!(*changed.lock().unwrap(), ["pooled"]);
         Box::pin(release.end(&access)).await.unwrap();
         assert_eq!(*changed.lock().unwrap(), ["pooled", "joined"]);
+    }
+
+    #[tokio::test]
+    async fn a_release_with_a_truncated_list_of_tokens_is_not_complete() {
+        let changed = Arc::default();
+        let tokens = (0..130).map(|number| format!("a{number:05}"));
+        let access = with_tokens(tokens.collect(), None, &changed);
+        let mut release = release_of(objects_with_tokens());
+        // This memory is sufficient for 128 tokens.
+        let memory = Share::alone(16 * 1024);
+        release.tokens = Tokens::new(Duration::ZERO).within(&memory);
+
+        let error = Box::pin(release.end(&access)).await.unwrap_err();
+
+        assert!(error.to_string().contains("truncated"), "{error}");
+        assert_eq!(changed.lock().unwrap().len(), 128);
+        Box::pin(release.end(&access)).await.unwrap();
+        assert_eq!(changed.lock().unwrap().len(), 130);
     }
 
     #[tokio::test]
