@@ -4,6 +4,7 @@
 //!   rules within a package
 //! - names of types, and names of options and settings that no suite uses
 //! - rules for assertions
+//! - the syntax of the files in a release
 
 mod absences;
 mod clocks;
@@ -16,6 +17,7 @@ mod names;
 mod prose;
 mod reasons;
 mod tried;
+mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
