@@ -86,6 +86,21 @@ fn a_kubelet_with_the_plugin_is_ready_and_registers_after_a_reboot() {
 }
 
 #[test]
+fn grub_without_secure_boot_gives_the_kernel_no_event_log() {
+    let scene = cluster("grub");
+    let host = Host::new(&scene, "grub");
+
+    let joined = host.join(Image::Grub, SecureBoot::Off);
+
+    host.is_joined_by(&joined);
+    assert_eq!(joined.event_log(), None);
+    // With Secure Boot, the same image passes the log.
+    let again = host.renew(Image::Grub, SecureBoot::On);
+    assert_eq!(again.status(), 0, "{}", again.errors());
+    assert!(again.event_log().is_some());
+}
+
+#[test]
 fn a_join_that_loses_power_at_ten_points_is_completed() {
     let scene = cluster("power");
     let timed = Host::new(&scene, "timed");

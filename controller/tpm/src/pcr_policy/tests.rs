@@ -1,3 +1,5 @@
+mod recorded;
+
 use node_attestation_core::crd::PcrSet;
 
 use super::*;
