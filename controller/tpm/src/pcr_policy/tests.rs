@@ -381,18 +381,24 @@ fn the_systemd_separator_is_required_permitted_or_refused() {
 
 #[test]
 fn a_denial_for_the_separator_names_it_and_the_setting() {
-    let said = TpmDenial::OsSeparatorRefused {
-        registers: vec![0, 7],
-    }
-    .to_string();
+    let said = |os_separator, quoted: [(u8, [u8; 32]); 2]| {
+        let allowed = vec![state(&[(0, 1), (7, 1)])];
+        let settings = crd::PcrPolicy {
+            allowed,
+            os_separator,
+        };
+        let policy = PcrPolicy::new(&settings).unwrap();
+        let quoted = Registers::new(quoted.into()).unwrap();
+        policy.allows(&quoted).unwrap_err().to_string()
+    };
+    let with = |number: u8| (number, array(number, [1; 32]));
     assert_eq!(
-        said,
+        said(OsSeparator::Refused, [with(0), with(7)]),
         "registers 0, 7 have systemd's separator after their allowed values, but osSeparator is Refused"
     );
-    let said = TpmDenial::OsSeparatorMissing { registers: vec![4] }.to_string();
     assert_eq!(
-        said,
-        "registers 4 have their allowed values without systemd's separator, but osSeparator is Required"
+        said(OsSeparator::Required, [(0, [1; 32]), with(7)]),
+        "registers 0 have their allowed values without systemd's separator, but osSeparator is Required"
     );
 }
 
