@@ -227,7 +227,9 @@ fn alternatives_are_digests_separated_by_commas() {
         format!("{one};{two}"),
         format!("{one}{two}"),
     ] {
-        assert!(of(bad.clone()).is_err(), "{bad}");
+        let rule = "pcrPolicy.allowed[0] must be registers from 0 to 23 with their digests";
+        let expected = InvalidTpmSettings::new(rule.to_owned());
+        assert_eq!(of(bad.clone()), Err(expected), "{bad}");
     }
 }
 
