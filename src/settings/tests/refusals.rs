@@ -59,6 +59,8 @@ fn the_error_for_a_value_of_the_wrong_type_names_its_key() {
 
 #[test]
 fn a_removed_setting_is_refused_with_its_replacement_in_every_source() {
+    let keys: Vec<_> = schema().removed().map(|removed| removed.key).collect();
+    assert_eq!(keys[..3], ["kubeconfig", "signerName", "timeoutSeconds"]);
     for removed in schema().removed() {
         let replacement = removed.why();
         assert!(replacement.starts_with("the setting was removed: "));
