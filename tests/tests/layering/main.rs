@@ -4,6 +4,7 @@
 //!   rules within a package
 //! - names of types, and names of options and settings that no suite uses
 //! - rules for assertions
+//! - tests that end early
 //! - the syntax of the files in a release
 
 mod absences;
@@ -16,6 +17,7 @@ mod modules;
 mod names;
 mod prose;
 mod reasons;
+mod returns;
 mod tried;
 mod yaml;
 
