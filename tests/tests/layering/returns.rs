@@ -29,7 +29,8 @@ fn early(text: &str) -> Vec<String> {
         let body: Vec<&str> = lines.by_ref().take_while(|line| *line != end).collect();
         if body.iter().any(|line| line.trim() == "return;") {
             let name = body.iter().find_map(|line| line.split_once("fn "));
-            early.extend(name.and_then(|(_, rest)| Some(rest.split('(').next()?.to_owned())));
+            let name = name.and_then(|(_, rest)| rest.split('(').next());
+            early.extend(name.map(str::to_owned));
         }
     }
     early
