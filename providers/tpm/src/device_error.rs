@@ -108,6 +108,13 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
             "switch the machine off and on again; for swtpm use --flags startup-clear",
         ),
         0x101 => ("fails", REBOOT),
+        // TPM_RC_UPGRADE
+        0x12d => (
+            "is in the middle of a firmware update (field upgrade mode)",
+            "finish the firmware update with the TPM vendor's tool, and switch the machine off and on again",
+        ),
+        // TPM_RC_REBOOT
+        0x130 => ("requires a restart", REBOOT),
         // TPM_RC_CONTEXT_GAP, _OBJECT_MEMORY, _SESSION_MEMORY, _MEMORY, _SESSION_HANDLES,
         // _OBJECT_HANDLES
         0x901..=0x906 => (
@@ -169,6 +176,9 @@ mod tests {
         for (code, words) in [
             (0x100, "was not started"),
             (0x101, "fails"),
+            (0x12d, "is in the middle of a firmware update"),
+            (0x000b_012d, "is in the middle of a firmware update"),
+            (0x130, "requires a restart"),
             (0x901, "no free memory"),
             (0x902, "no free memory"),
             (0x000b_0902, "no free memory"),
