@@ -207,6 +207,21 @@ mod tests {
     }
 
     #[test]
+    fn the_remedy_for_a_full_tpm_flushes_objects_and_all_sessions() {
+        for code in 0x901..=0x906 {
+            let step = "TPM2_StartAuthSession".to_owned();
+            let failure = failure("/dev/tpm0", &DeviceError::Code { step, code });
+
+            // -t: transient objects; -l: loaded sessions; -s: sessions whose contexts other programs saved and left.
+            for option in ["-t", "-l", "-s"] {
+                let command = format!("`tpm2_flushcontext {option}`");
+                let cure = failure.remedy();
+                assert!(cure.contains(&command), "{code:#x}: {cure}");
+            }
+        }
+    }
+
+    #[test]
     fn a_challenge_for_another_tpm_is_invalid_evidence_not_a_device_error() {
         for error in [DeviceError::OtherChallenge, DeviceError::OtherKey] {
             assert_eq!(failure("x", &error).code(), Code::EvidenceInvalid);
