@@ -6,10 +6,10 @@ use crate::pages;
 
 /// The actions of a statement.
 fn actions(statement: &Value) -> Vec<&str> {
-    match &statement["Action"] {
-        Value::Array(actions) => actions.iter().filter_map(Value::as_str).collect(),
-        action => action.as_str().into_iter().collect(),
-    }
+    let action = &statement["Action"];
+    let several = action.as_array().into_iter().flatten();
+    let several = several.filter_map(Value::as_str);
+    several.chain(action.as_str()).collect()
 }
 
 #[test]
