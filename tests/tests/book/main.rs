@@ -10,6 +10,7 @@ mod links;
 mod markdown;
 mod names;
 mod options;
+mod policies;
 mod printed;
 mod settings;
 mod tables;
