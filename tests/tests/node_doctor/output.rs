@@ -51,7 +51,7 @@ pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)
 pass  disk: /SCRATCH/state is writable
-pass  store: /SCRATCH/state belongs to this machine and node n1
+pass  state-directory: /SCRATCH/state belongs to this machine and node n1
 pass  cluster: https://API
 pass  lock: free
 pass  node-name: n1
@@ -80,9 +80,9 @@ pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)
 pass  disk: /SCRATCH is writable
-warn  store: /SCRATCH/state does not exist: this node has not enrolled
+warn  state-directory: /SCRATCH/state does not exist: this node has not enrolled
       cure: run: /PLUGIN renew
-      see: PAGE#doctor-store
+      see: PAGE#doctor-state-directory
 skip  cluster: no cluster in the state directory or in the kubelet's kubeconfig
 pass  lock: free
 pass  node-name: n1
