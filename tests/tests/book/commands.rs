@@ -150,6 +150,38 @@ fn every_command_and_flag_of_our_programs_exists() {
     assert_eq!(objections, Vec::<String>::new());
 }
 
+#[test]
+fn documented_resets_and_revocations_have_yes_or_dry_run() {
+    let mut unconfirmed = Vec::new();
+    let mut count = 0;
+    for (path, text) in pages() {
+        for words in commands(&text).iter().flat_map(|line| words(line)) {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let [
+                program,
+                "identities",
+                "reset" | "revoke" | "floor",
+                arguments @ ..,
+            ] = words.as_slice()
+            else {
+                continue;
+            };
+            // A command without arguments is only named.
+            if started(program).as_deref() != Some(CONTROLLER) || arguments.is_empty() {
+                continue;
+            }
+            count += 1;
+            let is_confirmed = |word: &&str| ["--yes", "--dry-run", "--help"].contains(word);
+            if !arguments.iter().any(is_confirmed) {
+                unconfirmed.push(format!("{path}: {}", words.join(" ")));
+            }
+        }
+    }
+
+    assert!(count > 8, "only {count} commands are found");
+    assert_eq!(unconfirmed, Vec::<String>::new());
+}
+
 /// The commands below this command that have no commands below them, without the name of the program.
 fn leaves(help: &mut Help, command: &[String]) -> Vec<String> {
     let below = help.commands(command);
