@@ -60,6 +60,28 @@ fn every_statement_names_a_test_or_a_missing_part() {
 }
 
 #[test]
+fn every_statement_has_a_documented_status_word() {
+    let conformance = page("conformance.md");
+    let words = ["done", "stricter", "differs", "partial", "not built"];
+    for word in words {
+        let row = format!("\n| {word} | ");
+        assert!(conformance.contains(&row), "{word} is not explained");
+    }
+    let page = conformance + &page("conformance-tenancy.md");
+
+    let other: Vec<&str> = rows(&page)
+        .into_iter()
+        .map(|(_, row)| row)
+        .filter(|row| {
+            let status = row.split(" | ").nth(2);
+            status.is_none_or(|status| !words.contains(&status))
+        })
+        .collect();
+
+    assert_eq!(other, Vec::<&str>::new());
+}
+
+#[test]
 fn a_row_whose_tests_are_all_long_names_the_make_target() {
     let long = long_tests();
     assert!(long.len() > 10, "{long:?}");
