@@ -86,7 +86,7 @@ fn the_summary_contains_the_title_of_each_page() {
     let summary = page("SUMMARY.md");
     let mut different = Vec::new();
     for entry in summary.lines().map(str::trim_start) {
-        let entry = entry.strip_prefix("- [");
+        let entry = entry.strip_prefix("- ").unwrap_or(entry).strip_prefix('[');
         let Some((title, rest)) = entry.and_then(|entry| entry.split_once("](")) else {
             continue;
         };
