@@ -126,7 +126,7 @@ fn doctor_prints_the_table_of_a_node_with_faults() {
     }
 }
 
-/// On the page, the paths and addresses are those of a node.
+/// The picture contains the paths and addresses of a real node.
 #[test]
 fn the_picture_of_doctor_shows_the_table_of_a_node_with_faults() {
     let picture = fs::read_to_string(repository().join("docs/images/doctor.svg")).unwrap();
