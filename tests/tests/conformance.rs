@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use kubelet_authenticator_tests::docs::{
-    Source, TestItems, ambiguous, is_reason, named, numbered, page, quoted, sources, tests,
+    Source, TestItems, ambiguous, is_reason, long_tests, named, numbered, page, quoted, sources,
+    tests,
 };
 
 /// The two pages on attacks.
@@ -56,6 +57,54 @@ fn every_statement_names_a_test_or_a_missing_part() {
         .collect();
 
     assert_eq!(bare, Vec::<&str>::new());
+}
+
+#[test]
+fn every_statement_has_a_documented_status_word() {
+    let conformance = page("conformance.md");
+    let words = ["done", "stricter", "differs", "partial", "not built"];
+    for word in words {
+        let row = format!("\n| {word} | ");
+        assert!(conformance.contains(&row), "{word} is not explained");
+    }
+    let page = conformance + &page("conformance-tenancy.md");
+
+    let other: Vec<&str> = rows(&page)
+        .into_iter()
+        .map(|(_, row)| row)
+        .filter(|row| {
+            let status = row.split(" | ").nth(2);
+            status.is_none_or(|status| !words.contains(&status))
+        })
+        .collect();
+
+    assert_eq!(other, Vec::<&str>::new());
+}
+
+#[test]
+fn a_row_whose_tests_are_all_long_names_the_make_target() {
+    let long = long_tests();
+    assert!(long.len() > 10, "{long:?}");
+    let mut unmarked = Vec::new();
+    for name in [
+        "conformance.md",
+        "conformance-tenancy.md",
+        "attacks.md",
+        "attacks-runtime.md",
+        "tenancy-cases.md",
+        "features.md",
+    ] {
+        let page = page(name);
+        let rows = page.lines().filter(|line| line.starts_with('|'));
+        let of_long = rows.filter(|row| {
+            let tests = named(row);
+            !tests.is_empty() && tests.iter().all(|test| long.contains(*test))
+        });
+        let of_long = of_long.filter(|row| !row.contains("`make test-long`"));
+        unmarked.extend(of_long.map(|row| format!("{name}: {row}")));
+    }
+
+    assert_eq!(unmarked, Vec::<String>::new());
 }
 
 #[test]
