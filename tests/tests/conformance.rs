@@ -196,6 +196,34 @@ fn attacks_are_numbered_without_gaps_and_duplicates() {
 }
 
 #[test]
+fn rows_of_table_f_without_a_real_api_server_are_listed() {
+    let page = page("attacks.md");
+    let sources = sources();
+    let real = sources.iter().filter(|source| {
+        let path = source.path.to_string_lossy();
+        path.starts_with("tests/tests/real_") || path.starts_with("tests/tests/long_")
+    });
+    let real: Vec<&str> = real.map(|source| source.text.as_str()).collect();
+    let is_real = |test: &str| {
+        let declared = format!("fn {test}(");
+        real.iter().any(|text| text.contains(&declared))
+    };
+    let mut simulated = Vec::new();
+    for ((table, number), row) in rows(&page) {
+        let tests = row.trim_matches('|').split(" | ").last().unwrap();
+        if table == 'F' && !named(tests).into_iter().any(is_real) {
+            simulated.push(format!("F{number}"));
+        }
+    }
+
+    let sentence = "These rows do not have a test with a real API server: ";
+    let (_, listed) = page.split_once(sentence).unwrap();
+    let listed = listed.split('.').next().unwrap();
+    let listed: Vec<&str> = listed.split(',').map(str::trim).collect();
+    assert_eq!(listed, simulated);
+}
+
+#[test]
 fn every_reason_of_an_attack_is_explained_on_a_reference_page() {
     let pages = [
         "reasons.md",
