@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use kubelet_authenticator_tests::docs::{
-    Source, TestItems, ambiguous, is_reason, named, numbered, page, quoted, sources, tests,
+    Source, TestItems, ambiguous, is_reason, long_tests, named, numbered, page, quoted, sources,
+    tests,
 };
 
 /// The two pages on attacks.
@@ -58,6 +59,54 @@ fn every_statement_names_a_test_or_a_missing_part() {
         .collect();
 
     assert_eq!(bare, Vec::<&str>::new());
+}
+
+#[test]
+fn every_statement_has_a_documented_status_word() {
+    let conformance = page("conformance.md");
+    let words = ["done", "stricter", "differs", "partial", "not built"];
+    for word in words {
+        let row = format!("\n| {word} | ");
+        assert!(conformance.contains(&row), "{word} is not explained");
+    }
+    let page = conformance + &page("conformance-tenancy.md");
+
+    let other: Vec<&str> = rows(&page)
+        .into_iter()
+        .map(|(_, row)| row)
+        .filter(|row| {
+            let status = row.split(" | ").nth(2);
+            status.is_none_or(|status| !words.contains(&status))
+        })
+        .collect();
+
+    assert_eq!(other, Vec::<&str>::new());
+}
+
+#[test]
+fn a_row_whose_tests_are_all_long_names_the_make_target() {
+    let long = long_tests();
+    assert!(long.len() > 10, "{long:?}");
+    let mut unmarked = Vec::new();
+    for name in [
+        "conformance.md",
+        "conformance-tenancy.md",
+        "attacks.md",
+        "attacks-runtime.md",
+        "tenancy-cases.md",
+        "features.md",
+    ] {
+        let page = page(name);
+        let rows = page.lines().filter(|line| line.starts_with('|'));
+        let of_long = rows.filter(|row| {
+            let tests = named(row);
+            !tests.is_empty() && tests.iter().all(|test| long.contains(*test))
+        });
+        let of_long = of_long.filter(|row| !row.contains("`make test-long`"));
+        unmarked.extend(of_long.map(|row| format!("{name}: {row}")));
+    }
+
+    assert_eq!(unmarked, Vec::<String>::new());
 }
 
 #[test]
@@ -148,6 +197,34 @@ fn attacks_are_numbered_without_gaps_and_duplicates() {
         );
         assert!(!numbers.is_empty(), "{letter}");
     }
+}
+
+#[test]
+fn rows_of_table_f_without_a_real_api_server_are_listed() {
+    let page = page("attacks.md");
+    let sources = sources();
+    let real = sources.iter().filter(|source| {
+        let path = source.path.to_string_lossy();
+        path.starts_with("tests/tests/real_") || path.starts_with("tests/tests/long_")
+    });
+    let real: Vec<&str> = real.map(|source| source.text.as_str()).collect();
+    let is_real = |test: &str| {
+        let declared = format!("fn {test}(");
+        real.iter().any(|text| text.contains(&declared))
+    };
+    let mut simulated = Vec::new();
+    for ((table, number), row) in rows(&page) {
+        let tests = row.trim_matches('|').split(" | ").last().unwrap();
+        if table == 'F' && !named(tests).into_iter().any(is_real) {
+            simulated.push(format!("F{number}"));
+        }
+    }
+
+    let sentence = "These rows do not have a test with a real API server: ";
+    let (_, listed) = page.split_once(sentence).unwrap();
+    let listed = listed.split('.').next().unwrap();
+    let listed: Vec<&str> = listed.split(',').map(str::trim).collect();
+    assert_eq!(listed, simulated);
 }
 
 #[test]

@@ -71,8 +71,8 @@ pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
         .filter(|der| der.len() <= MAX_CERTIFICATE_LEN)
 }
 
-/// The concatenated certificates in `stored`, with optional padding between them, up to the limits of evidence. Stops
-/// at the first content that is not a certificate.
+/// The concatenated certificates in `stored`, with optional padding between them, up to the limits for evidence. Stops at
+/// the first content that is not a certificate.
 pub(crate) fn chain(stored: &[u8]) -> Vec<Vec<u8>> {
     let mut chain: Vec<Vec<u8>> = Vec::new();
     let mut rest = stored;

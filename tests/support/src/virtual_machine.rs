@@ -226,7 +226,7 @@ impl VirtualMachine {
         machine
     }
 
-    /// Starts the machine's TPM, which ends when QEMU disconnects.
+    /// Starts the machine's TPM, which exits when QEMU disconnects.
     #[track_caller]
     fn start_tpm(&self) -> Process {
         let (socket, written) = (self.socket(), self.scratch.join("swtpm.pid"));
