@@ -387,7 +387,7 @@ mod tests {
             let answer = Full::new(Bytes::from(list.to_string()));
             async move {
                 if is_watch {
-                    std::future::pending::<()>().await;
+                    pending::<()>().await;
                 }
                 Ok::<_, Infallible>(Response::new(answer))
             }
