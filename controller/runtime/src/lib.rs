@@ -72,7 +72,7 @@ pub mod logs;
 pub mod machine_conditions;
 pub mod machine_tokens;
 pub mod management;
-mod memory;
+pub mod memory;
 pub mod metrics;
 pub mod nodes;
 mod object_key;

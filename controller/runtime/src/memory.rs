@@ -10,7 +10,7 @@ use crate::shared::{Lock, Shared};
 mod container;
 mod limit;
 
-pub(crate) use limit::KeptLimit;
+pub use limit::KeptLimit;
 
 use limit::Limit;
 

@@ -35,16 +35,16 @@ impl Limit {
 /// A single namespace can use at most half of the limit, so that there is space for objects in other namespaces. The
 /// last quarter is divided equally among the namespaces.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct KeptLimit(Limit);
+pub struct KeptLimit(Limit);
 
 impl KeptLimit {
     /// Creates a limit with this number of units for all namespaces together.
-    pub(crate) const fn new(units: usize) -> Self {
+    pub const fn new(units: usize) -> Self {
         Self(Limit(units))
     }
 
     /// The number of objects with this size that fit into this fraction of the container's memory.
-    pub(crate) fn of_memory(part: usize, unit: usize) -> Self {
+    pub fn of_memory(part: usize, unit: usize) -> Self {
         Self::new(container::limit() / part / unit)
     }
 
@@ -56,7 +56,7 @@ impl KeptLimit {
 
     /// The number of units that a namespace can still take. The namespace already uses `own` of the `all` used units,
     /// and `namespaces` is the number of namespaces.
-    pub(crate) fn room(self, used: (usize, usize), namespaces: usize) -> usize {
+    pub fn room(self, used: (usize, usize), namespaces: usize) -> usize {
         self.0.room(used, namespaces.max(3))
     }
 }
