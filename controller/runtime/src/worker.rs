@@ -34,6 +34,10 @@ use crate::queue::Queue;
 use crate::turns::{Line, Turn};
 use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, watch_config};
 
+mod unreadable;
+
+pub use unreadable::UnreadableRequests;
+
 /// The deadline for completing the answers in progress when the worker stops. It is shorter than the 30 s that a Pod
 /// has to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
@@ -48,13 +52,14 @@ const SILENCE: Duration = Duration::from_mins(1);
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Serves the requests in `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
+/// `unreadable` contains the requests that cannot be read.
 ///
 /// This is not an `async fn`, and the worker is boxed, because a future reserves space for each place to which it moves
 /// a value.
 pub fn run(
     client: Client,
     pipeline: Pipeline,
-    watches: Arc<AtomicBool>,
+    (watches, unreadable): (Arc<AtomicBool>, UnreadableRequests),
     stop: impl Future<Output = ()>,
 ) -> impl Future<Output = ()> {
     let (signers, lines) = (pipeline.signers(), pipeline.lines().clone());
@@ -66,6 +71,7 @@ pub fn run(
         pipeline,
         tasks: JoinSet::new(),
         skipped: Skipped::of_cluster("CertificateSigningRequest", lines.clone()),
+        unreadable,
     });
     let relist: Arc<Notify> = Arc::default();
     let metrics = worker.pipeline.metrics().clone();
@@ -120,6 +126,7 @@ struct Worker {
     /// The requests in progress, with their UIDs. The result is `None` if the request's task panicked.
     tasks: JoinSet<(String, Option<Next>)>,
     skipped: Skipped,
+    unreadable: UnreadableRequests,
 }
 
 impl Worker {
@@ -173,17 +180,27 @@ impl Worker {
 
     fn watched(&mut self, event: Event<ReadRequest>) {
         match event {
-            Event::Init => self.queue.listing(),
-            Event::InitApply(seen) | Event::Apply(seen) => match seen.object {
-                Ok(csr) if self.signers.contains(&csr.spec.signer_name) => {
-                    self.queue.seen(csr);
+            Event::Init => {
+                self.queue.listing();
+                self.unreadable.listing();
+            }
+            Event::InitApply(seen) | Event::Apply(seen) => {
+                self.unreadable.seen(seen.meta(), seen.object.is_ok());
+                match seen.object {
+                    Ok(csr) if self.signers.contains(&csr.spec.signer_name) => {
+                        self.queue.seen(csr);
+                    }
+                    // The request belongs to a different controller.
+                    Ok(_) => {}
+                    Err(ref error) => self.skipped.note(seen.meta(), error),
                 }
-                // The request belongs to a different controller.
-                Ok(_) => {}
-                Err(ref error) => self.skipped.note(seen.meta(), error),
-            },
-            Event::InitDone => self.queue.listed(),
+            }
+            Event::InitDone => {
+                self.queue.listed();
+                self.unreadable.listed();
+            }
             Event::Delete(seen) => {
+                self.unreadable.seen(seen.meta(), true);
                 if let Some(uid) = &seen.meta().uid {
                     self.queue.gone(uid);
                 }
@@ -278,7 +295,12 @@ mod tests {
     use crate::turns::{FairTurns, TurnLimits};
 
     /// A worker for this cluster. The cluster contains requests from this many requesters.
-    fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: usize) -> Worker {
+    pub(super) fn worker(
+        turns: &FairTurns,
+        namespace: &str,
+        name: &str,
+        requests: usize,
+    ) -> Worker {
         let store = Arc::new(MemoryStore::new(valid()));
         let pipeline = Pipeline::new(cluster(), store, Events::none(), now);
         let mut queue = Queue::new(&ClusterLines::of_namespace(namespace));
@@ -292,6 +314,7 @@ mod tests {
         Worker {
             signers: BTreeSet::new(),
             skipped: Skipped::of_cluster("CertificateSigningRequest", pipeline.lines().clone()),
+            unreadable: UnreadableRequests::default(),
             line: turns.line(&ObjectKey::new(namespace, name)),
             waiting: None,
             pipeline,
