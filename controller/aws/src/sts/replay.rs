@@ -9,9 +9,9 @@
 //!
 //! The cache is limited for each instance, for each cluster, for each namespace and in total. A namespace uses at most
 //! half of the cache, even if no other namespace uses it, because no signature is removed before it expires. Even if
-//! the cache is full, each namespace has a small reserved share, in which each cluster has a smaller share. All reserved
-//! shares together are at most as large as the cache. If the cache has no space for a request's signature, the request
-//! waits.
+//! the cache is full, each namespace has a small reserved share, in which each cluster has a smaller share. All
+//! reserved shares together are at most as large as the cache. If the cache has no space for a request's signature, the
+//! request waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;

@@ -220,8 +220,8 @@ impl ClusterRegistry {
         self.reports.start(namespace, reported.boxed());
     }
 
-    /// Logs an object that is not kept, and writes an Event on it. Its condition cannot be written, because only the task
-    /// of a kept object writes conditions.
+    /// Logs an object that is not kept, and writes an Event on it. Its condition cannot be written, because only the
+    /// task of a kept object writes conditions.
     fn report_not_kept(&mut self, key: ObjectKey, object: &KubeletAuthentication) {
         let error = Unreadable::because(TOO_MUCH_MEMORY);
         if self.skipped.noted(&object.metadata, &error) {

@@ -18,8 +18,8 @@ impl Limit {
     ///
     /// A single namespace can take three quarters. If there are two or more namespaces, each of them can take at most
     /// half. The last quarter is divided equally among at least three namespaces. Used memory is not taken away
-    /// immediately, and a new namespace needs a part that no other namespace can take. If there is no namespace, the operator can take
-    /// the rest.
+    /// immediately, and a new namespace needs a part that no other namespace can take. If there is no namespace, the
+    /// operator can take the rest.
     pub(super) fn room(self, (own, all): (usize, usize), namespaces: usize) -> usize {
         let Self(bytes) = self;
         let left = bytes.saturating_sub(all);
