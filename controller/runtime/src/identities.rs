@@ -440,6 +440,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_floor_can_be_the_second_after_the_present_one_but_not_later() {
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(7_500);
+        let cluster = ObjectKey::new("default", "prod-1");
+        for (floor, is_raised) in [(7, true), (8, true), (9, false)] {
+            let (identities, _) = with_user("jane@example.com");
+
+            let raised = identities.raise_floor(&cluster, floor, now).await;
+
+            match raised {
+                Ok(event_error) => assert!(event_error.is_none() && is_raised, "{floor}"),
+                Err(IdentitiesError::FloorInFuture(found)) => {
+                    assert!(found == floor && !is_raised, "{floor}");
+                }
+                Err(error) => panic!("{floor}: {error}"),
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn each_change_and_its_event_have_the_authenticated_user_name() {
         let now = SystemTime::UNIX_EPOCH;
         let cluster = ObjectKey::new("default", "prod-1");

@@ -352,7 +352,7 @@ mod tests {
     }
 
     /// A tenant's API server that contains this number of requests of this length. Each page contains as many requests
-    /// as the controller requested.
+    /// as the controller requested. A watch stays open, without an event.
     fn client(requests: usize, len: usize) -> Client {
         client_with(requests, move |_| json!({"a": "x".repeat(len)}))
     }
@@ -368,6 +368,7 @@ mod tests {
                 let value = query.split('&').find_map(|pair| pair.strip_prefix(key));
                 value.map_or(0, |value| value.parse().unwrap())
             };
+            let is_watch = query.contains("watch=");
             let (first, next) = (number("continue="), number("continue=") + number("limit="));
             let items: Vec<_> = (first..next.min(requests))
                 .map(|number| {
@@ -384,7 +385,12 @@ mod tests {
             let metadata = json!({"resourceVersion": "1", "continue": more});
             let list = json!({"metadata": metadata, "items": items});
             let answer = Full::new(Bytes::from(list.to_string()));
-            async move { Ok::<_, Infallible>(Response::new(answer)) }
+            async move {
+                if is_watch {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Infallible>(Response::new(answer))
+            }
         });
         let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, "tenant-a"));
         Client::new(ServiceBuilder::new().layer(bounded).service(server), "a")
@@ -463,10 +469,16 @@ mod tests {
     async fn a_list_is_restarted_on_request() {
         let relist: Arc<Notify> = Arc::default();
         let mut events = watched(client(1, 0), relist.clone());
-        for _ in 0..3 {
+        let mut is_listed = async || {
             let listing = async { while !matches!(events.next().await, Some(Event::InitDone)) {} };
-            timeout(Duration::from_mins(1), listing).await.unwrap();
+            timeout(Duration::from_secs(10), listing).await.is_ok()
+        };
+
+        assert!(is_listed().await);
+        for _ in 0..2 {
+            assert!(!is_listed().await, "the watch stays open");
             relist.notify_one();
+            assert!(is_listed().await);
         }
     }
 }

@@ -158,7 +158,7 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
             SEE_SUPPORT,
         ),
         Some(webpki::Error::UnsupportedCertVersion) => (
-            "or its CA is not an X.509 certificate of version 3",
+            "or its CA is not an X.509 version 3 certificate",
             SEE_SUPPORT,
         ),
         Some(_) | None => return (format!("cannot be verified: {error}"), SEE_SUPPORT),

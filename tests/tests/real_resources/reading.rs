@@ -80,7 +80,7 @@ fn printed_authentications_show_ready_and_the_reason() {
             "READY",
             "REASON",
             "ATTESTORS",
-            "CLOSED",
+            "PATHS CLOSED",
             "NODES",
             "EARLIEST EXPIRY",
             "AGE",
@@ -135,7 +135,7 @@ fn printed_records_show_the_holder_and_the_tombstone() {
             "ATTESTOR",
             "GEN",
             "REVOKED",
-            "TOMBSTONE",
+            "RETIRED",
             "EXPIRES",
             "AGE",
         ]

@@ -52,7 +52,7 @@ pub(super) async fn checks(
         let live = all.into_iter().filter(|one| one.spec.tombstone.is_none());
         live.collect::<Vec<_>>()
     });
-    findings.push(("records", within(machines(management, key, &live)).await));
+    findings.push(("identities", within(machines(management, key, &live)).await));
     findings.extend(
         live.as_ref()
             .ok()

@@ -25,8 +25,8 @@ impl Identities {
     ///
     /// # Errors
     ///
-    /// Returns an error if `floor` is lower than the current value or in the future, or if the object could not be
-    /// written.
+    /// Returns an error if `floor` is lower than the current value, or later than the second after `now`, or if the
+    /// object could not be written.
     pub async fn raise_floor(
         &self,
         cluster: &ObjectKey,
@@ -34,7 +34,7 @@ impl Identities {
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
         ensure!(
-            floor <= unix_seconds(now),
+            floor <= unix_seconds(now).saturating_add(1),
             IdentitiesError::FloorInFuture(floor)
         );
         let note = format!("all node certificates of generations before {floor} are refused");
