@@ -37,14 +37,15 @@ const BOOTSTRAP: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubecon
 /// The default state directory of the plugin.
 const STATE: &str = "/var/lib/kubelet-authenticator";
 
-/// A shell script that runs the plugin as the kubelet does: up to five times, until a run succeeds or the request is
-/// denied.
+/// A shell script that runs the plugin as the kubelet does: up to twenty times, until a run succeeds or the request is
+/// denied. During a back-off (status 17), a run ends at once, so the script waits for a second.
 const RUN: &str = r#"
 info='{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}'
-for run in 1 2 3 4 5; do
+for run in $(seq 20); do
   KUBERNETES_EXEC_INFO=$info /usr/lib/kubelet-authenticator/kubelet-authenticator-tpm $arguments && exit
   status=$?
   [ "$status" != 12 ] || break
+  [ "$status" != 17 ] || sleep 1
 done
 exit "$status"
 "#;

@@ -62,7 +62,7 @@ fn a_missing_bootstrap_kubeconfig_after_expiry_is_reported() {
 fn undecided() -> (Bed, String) {
     let mut bed = Bed::new();
     bed.server.set_signer(Signer::Off);
-    bed.node.set("timeLimit", "2");
+    bed.node.set("timeLimit", "5");
     bed.node.run().failed(11);
     bed.node.unset("timeLimit");
     let name = bed.node.json("pending.json")["request"]["name"].clone();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{authentication, identity, kubectl};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The lines of a table, split into columns at the positions in the header.
 fn table(text: &str) -> Vec<Vec<String>> {
