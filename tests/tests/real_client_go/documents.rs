@@ -61,6 +61,16 @@ fn texts(bed: &Bed) -> Vec<Form> {
         Form::new("document start", bed, format!("---\n{usual}")),
         Form::new("YAML directive", bed, format!("%YAML 1.1\n---\n{usual}")),
         Form::new(
+            "marker after the document",
+            bed,
+            format!("{usual}---\n# end\n"),
+        ),
+        Form::new(
+            "two markers after the document",
+            bed,
+            format!("{usual}...\n---\n"),
+        ),
+        Form::new(
             "second document in a kubeconfig",
             bed,
             format!("{usual}---\n{usual}"),
