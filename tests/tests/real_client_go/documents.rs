@@ -120,6 +120,13 @@ fn texts(bed: &Bed) -> Vec<Form> {
         ),
         with(
             bed,
+            "empty entry in a list",
+            "contexts:",
+            "- null\ncontexts:",
+        )
+        .stricter("not a kubeconfig"),
+        with(
+            bed,
             "entry without content",
             "contexts:",
             "- name: x\ncontexts:",
@@ -308,6 +315,16 @@ fn users(bed: &Bed) -> Vec<Form> {
         user("line break at the end of a token", "{token: \"a.b\\n\"}").looser(),
         user("impersonation", "{token: a.b, as: x}").stricter("impersonation"),
         user("user without a credential", "{}"),
+        user("empty token file", "{tokenFile: /dev/null}"),
+        user(
+            "empty token file next to a token",
+            "{token: a.b, tokenFile: /dev/null}",
+        ),
+        user(
+            "exec plugin",
+            "{token: a.b, exec: {apiVersion: client.authentication.k8s.io/v1, command: 'false', interactiveMode: Never}}",
+        )
+        .stricter("exec plugins"),
         user("user name and password", "{username: a, password: b}").stricter("passwords"),
         user(
             "certificate without a key",
