@@ -41,6 +41,11 @@ pub fn identity(
         .map_err(|_| ("client-certificate", Refused::NotCertificates))?;
     let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
         .map_err(|_| ("client-key", Refused::NotAKey))?;
+    let key = match policy {
+        Policy::Tenant => key,
+        // As in Go, the label does not determine the format of the key.
+        Policy::Machine => PrivateKeyDer::try_from(key.secret_der().to_vec()).unwrap_or(key),
+    };
     Ok((chain, key))
 }
 

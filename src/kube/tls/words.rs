@@ -193,6 +193,20 @@ fn of_ours(fault: &TlsFault) -> (String, &'static str) {
     }
 }
 
+/// The reason why TLS cannot use a client certificate and its key.
+#[expect(clippy::wildcard_enum_match_arm, reason = "as above")]
+pub(in crate::kube) fn of_identity(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => {
+            "the client key does not match the client certificate".to_owned()
+        }
+        rustls::Error::General(_) => {
+            "the type or format of the client key is not supported".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
 fn expired(not_after: UnixTime, now: UnixTime) -> String {
     let [end, now] = [not_after, now].map(at);
     format!("expired at {end} (clock of this machine: {now})")

@@ -290,6 +290,11 @@ fn certificates(bed: &Bed) -> Vec<Form> {
             &encode(&traditional_key(key)),
         ),
         user(
+            "client key with another label",
+            &encode(certificate),
+            &encode(&key.replace(" PRIVATE", " RSA PRIVATE")),
+        ),
+        user(
             "client certificate with text around it",
             &encode(&format!("subject=x\n{certificate}\n")),
             &encode(&format!("Bag Attributes\n{key}")),
