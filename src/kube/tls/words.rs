@@ -150,6 +150,9 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
             "has a name that its CA is not allowed to issue",
             SEE_SUPPORT,
         ),
+        Some(webpki::Error::MaximumPathDepthExceeded) => {
+            ("has more than 6 intermediate certificates", SEE_SUPPORT)
+        }
         Some(webpki::Error::PathLenConstraintViolated) => {
             ("has a longer chain than one of its CAs allows", SEE_SUPPORT)
         }
@@ -262,6 +265,10 @@ mod tests {
             (other(webpki::Error::CaUsedAsEndEntity), "itself a CA"),
             (other(webpki::Error::EndEntityUsedAsCa), "not a CA"),
             (other(webpki::Error::NameConstraintViolation), "not allowed"),
+            (
+                other(webpki::Error::MaximumPathDepthExceeded),
+                "6 intermediate certificates",
+            ),
             (
                 other(webpki::Error::UnsupportedCriticalExtension),
                 "critical extension",
