@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Times, Verb};
 use kubelet_authenticator_test_support::pki::{Contents, Subject};
+use kubelet_authenticator_tests::node::{BOOTSTRAP_USER, requesters};
 
 use crate::bed::{Host, asked, issuing};
 
@@ -162,6 +163,31 @@ fn a_copy_from_an_earlier_release_is_replaced_by_a_newer_kubeconfig() {
     from.set_modified(long_ago).unwrap();
 
     joins(&server, &mut host);
+}
+
+#[test]
+fn a_rebuilt_cluster_at_the_same_address_is_joined_with_its_token() {
+    let (first, second) = (issuing(), issuing());
+    let mut host = Host::named(&first, "worker-1");
+    host.setup().succeeded();
+    let old = host.node.serial();
+    // The second server has the address that the node knows, and a different CA.
+    let conf = host.conf().replace(&first.url(), &second.url());
+    fs::write(host.kubelet_conf(), conf).unwrap();
+    host.node.change("origin.json", |origin| {
+        origin["endpoint"]["server"] = second.url().into();
+    });
+    second.kubeconfig().write(&host.from());
+
+    let run = host.setup().succeeded();
+
+    assert!(!run.stderr.contains("has no credential"), "{run:#?}");
+    assert_ne!(host.node.serial(), old);
+    let last = requesters(&second).pop();
+    assert_eq!(last.as_deref(), Some(BOOTSTRAP_USER));
+    host.node
+        .set_env("KUBERNETES_EXEC_INFO", second.exec_info("v1", true));
+    host.kubelet("worker-1", "--v=2").succeeded().pair();
 }
 
 #[test]
