@@ -318,7 +318,8 @@ impl Identities {
         let words = ("Warning", "Identities", reason, note);
         let event = event(written.object_ref(&()), None, words, now);
         let events: Api<Event> = Api::namespaced(self.management.client().clone(), namespace);
-        let written = created(&events, &PostParams::default(), &event);
+        let parameters = PostParams::default();
+        let written = created(&events, &parameters, &event);
         call(written).await.map(drop)
     }
 

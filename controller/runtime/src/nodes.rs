@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio::time::sleep;
 
 use crate::client::{CallError, ServerTime, call};
-use crate::watch::{Lenient, each_of, one_of, read_alone};
+use crate::watch::{Lenient, deleted, each_of, one_of, read_alone};
 
 /// The maximum number of addresses for a Node. A normal Node has only a few addresses.
 const MAX_ADDRESSES: usize = 1024;
@@ -190,9 +190,9 @@ impl Nodes for KubeNodes {
             ..Preconditions::default()
         };
         let parameters = DeleteParams::default().preconditions(only);
-        match call(self.nodes.delete(name.as_str(), &parameters)).await {
+        match call(deleted(&self.nodes, name.as_str(), &parameters)).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 

@@ -244,6 +244,7 @@ mod tests {
 
     #[test]
     fn the_remedy_for_a_missing_certificate_lifts_the_requirement() {
+        let list = list();
         let of = |certificate, has_index| {
             certificate_of(&keys(certificate), 0x01c0_000a, has_index, now())
         };
@@ -251,33 +252,33 @@ mod tests {
         let withheld = "the TPM does not allow every user to read its endorsement key certificate";
         let unreadable = [&[0x30, 0x82, 1, 0][..], &[0; 256]].concat();
         assert!(
-            LIST.ends_with("), and do not require a certificate"),
-            "{LIST}"
+            list.ends_with("), and do not require a certificate"),
+            "{list}"
         );
         let store = "store it: `tpm2_nvdefine 0x1c0000a -C o -s \"$(stat -c %s ek.der)\" -a \
                      'ownerwrite|ownerread|authread|no_da'`, `tpm2_nvwrite 0x1c0000a -C o -i ek.der`";
 
         let fetched = format!(
-            "{LIST}; or fetch the certificate (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert \
+            "{list}; or fetch the certificate (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert \
              it to DER in ek.der and {store}"
         );
         assert_eq!(of(None, Some(false)), warning(none, &fetched));
         let undefine = "undefine the index (`tpm2_nvundefine 0x1c0000a -C o`)";
         let read = "or read the certificate (`tpm2_nvread 0x1c0000a -C o -o ek.der`)";
-        let redefined = format!("{LIST}; {read}, {undefine} and {store}");
+        let redefined = format!("{list}; {read}, {undefine} and {store}");
         assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
         // The helper does not report whether the index is defined, so the commands in the other two hints could fail,
         // or replace a certificate.
         let unknown = "the TPM has no readable certificate for its endorsement key";
-        assert_eq!(of(None, None), warning(unknown, LIST));
+        assert_eq!(of(None, None), warning(unknown, &list));
         let blank = warning(
             "the TPM's index for the certificate contains other data",
-            LIST,
+            &list,
         );
         assert_eq!(of(Some(vec![0xff; 300]), Some(true)), blank);
         let text = "the TPM's index for the certificate contains text instead of DER";
         let converted =
-            format!("{LIST}; or {undefine}, convert the certificate to DER in ek.der and {store}");
+            format!("{list}; or {undefine}, convert the certificate to DER in ek.der and {store}");
         // The misspelled PEM comes from tpm2-tools 5.4.
         for content in [
             "-----BEGIN CERTIFICATE-----\nMIIC",
@@ -287,7 +288,7 @@ mod tests {
             let found = of(Some(content.into()), Some(true));
             assert_eq!(found, warning(text, &converted), "{content}");
         }
-        let expected = warning("cannot parse the certificate in the TPM", LIST);
+        let expected = warning("cannot parse the certificate in the TPM", &list);
         assert_eq!(of(Some(unreadable), Some(true)), expected);
     }
 

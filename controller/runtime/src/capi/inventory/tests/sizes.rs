@@ -50,8 +50,8 @@ fn crowd(count: usize) -> (Objects, CapiInventory) {
 /// with the number of objects in the state that `build` creates.
 fn assert_few<T>(what: &str, build: impl Fn(usize) -> T, run: impl Fn(&T, usize)) {
     let [some, all] = [MANY / 4, MANY].map(|count| {
-        let built = build(count);
-        most_visited(|| run(&built, count))
+        let state = build(count);
+        most_visited(|| run(&state, count))
     });
     assert!(all.contains_key(&Lock::Clusters), "{all:?}");
     for (lock, visited) in all {
