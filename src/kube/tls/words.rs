@@ -31,6 +31,18 @@ pub(in crate::kube) fn fault(
     Some(of_handshake(error, name))
 }
 
+/// Whether the TLS error that caused `error` can be temporary. Go's servers send `internal_error` while they have no
+/// certificate yet, for example while kube-apiserver starts.
+pub(in crate::kube) fn may_pass(error: &(dyn Error + 'static)) -> bool {
+    let error = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(
+        error,
+        Some(rustls::Error::AlertReceived(
+            AlertDescription::InternalError | AlertDescription::CloseNotify
+        ))
+    )
+}
+
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "rustls has far more errors than operators can act on"
