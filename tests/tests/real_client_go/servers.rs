@@ -1,8 +1,9 @@
 //! Tests of server certificates.
 
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -150,6 +151,10 @@ fn purposes() -> Vec<Form> {
         leaf("server certificate of the future", |params| {
             params.not_before = (now() + HOUR / 2).into()
         }),
+        leaf("server certificate from before 1970", |params| {
+            params.not_before = (UNIX_EPOCH - HOUR).into()
+        })
+        .stricter("not valid X.509"),
         leaf("server certificate that is a CA", |params| {
             params.is_ca = ca_params("").is_ca
         })
@@ -175,6 +180,14 @@ fn names() -> Vec<Form> {
         leaf("address as a DNS name", |params| {
             params.subject_alt_names = vec![SanType::DnsName("127.0.0.1".try_into().unwrap())];
         }),
+        leaf(
+            "certificate for an IPv4 address in the form of IPv6",
+            |params| {
+                let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+                params.subject_alt_names = vec![SanType::IpAddress(mapped.into())];
+            },
+        ),
+        named("name of digits", "123", "123").stricter("invalid server name"),
         named("exact name", "api.test", "api.test"),
         named("name in another case", "API.Test", "api.test"),
         named("wildcard", "*.api.test", "a.api.test"),
