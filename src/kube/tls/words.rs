@@ -19,8 +19,9 @@ const SEE_SUPPORT: &str = concat!(
     page_url!("support.md#kubeconfigs-certificates-and-proxies-of-nodes")
 );
 
-const CIPHERS: &str = "no TLS version or cipher suite in common: TLS 1.3, or TLS 1.2 with ECDHE and \
-                       AES-GCM or ChaCha20-Poly1305, is required";
+const CIPHERS: &str = "no TLS version, cipher suite or key exchange in common: TLS 1.3, or TLS 1.2 with \
+                       ECDHE and AES-GCM or ChaCha20-Poly1305, is required, with X25519, P-256 or \
+                       P-384 as the key exchange";
 
 /// The TLS error that caused `error`, if any, and the hint.
 pub(in crate::kube) fn fault(
