@@ -221,7 +221,7 @@ impl Transport {
             let host = proxy.host();
             if let Some((why, _)) = tls::fault(error, &host) {
                 let what = format!("TLS with {proxy} failed: {why}");
-                return ApiError::of_proxy(what, false);
+                return ApiError::of_proxy(what, tls::may_pass(error));
             }
             // The HTTP library drops the cause of a SOCKS error.
             let why = Some(plain(error)).filter(|why| !why.starts_with("SOCKS error"));
@@ -315,11 +315,12 @@ impl Transport {
     fn explain(&self, error: &(dyn Error + 'static), what: &str) -> ApiError {
         let server = &self.server;
         if let Some((why, cure)) = tls::fault(error, &self.name) {
-            return ApiError::other(
-                Code::Unreachable,
-                format!("TLS with {server} failed: {why}"),
-                cure,
-            );
+            let what = format!("TLS with {server} failed: {why}");
+            return if tls::may_pass(error) {
+                ApiError::unavailable(what)
+            } else {
+                ApiError::other(Code::Unreachable, what, cure)
+            };
         }
         let by = self.proxy.as_ref();
         let by = by.map_or_else(String::new, |(proxy, _)| format!(" through {proxy}"));

@@ -19,8 +19,9 @@ const SEE_SUPPORT: &str = concat!(
     page_url!("support.md#kubeconfigs-certificates-and-proxies-of-nodes")
 );
 
-const CIPHERS: &str = "no TLS version or cipher suite in common: TLS 1.3, or TLS 1.2 with ECDHE and \
-                       AES-GCM or ChaCha20-Poly1305, is required";
+const CIPHERS: &str = "no TLS version, cipher suite or key exchange in common: TLS 1.3, or TLS 1.2 with \
+                       ECDHE and AES-GCM or ChaCha20-Poly1305, is required, with X25519, P-256 or \
+                       P-384 as the key exchange";
 
 /// The TLS error that caused `error`, if any, and the hint.
 pub(in crate::kube) fn fault(
@@ -29,6 +30,18 @@ pub(in crate::kube) fn fault(
 ) -> Option<(String, &'static str)> {
     let error = causes(error).find_map(|cause| cause.downcast_ref())?;
     Some(of_handshake(error, name))
+}
+
+/// Whether the TLS error that caused `error` can be temporary. Go's servers send `internal_error` while they have no
+/// certificate yet, for example while kube-apiserver starts.
+pub(in crate::kube) fn may_pass(error: &(dyn Error + 'static)) -> bool {
+    let error = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(
+        error,
+        Some(rustls::Error::AlertReceived(
+            AlertDescription::InternalError | AlertDescription::CloseNotify
+        ))
+    )
 }
 
 #[expect(

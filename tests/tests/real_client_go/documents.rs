@@ -1,5 +1,8 @@
 //! Tests of kubeconfigs.
 
+use std::fs;
+use std::process::Command;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::pki::{Contents, Subject, traditional_key};
@@ -195,7 +198,15 @@ fn urls(bed: &Bed) -> Vec<Form> {
         named("another name in upper case", "API.test"),
         named("another name with a dot at the end", "api.test."),
         named("another name with an underscore", "my_api.test"),
+        server(
+            "IPv4 address in the form of IPv6",
+            format!("https://[::ffff:127.0.0.1]:{port}"),
+        ),
         named("address as the name", "127.0.0.1"),
+        named(
+            "IPv4 address in the form of IPv6 as the name",
+            "::ffff:127.0.0.1",
+        ),
         named("another address as the name", "127.0.0.2"),
         named("name that is not in the certificate", "other.test"),
         named("name that is none", "no name"),
@@ -272,6 +283,8 @@ fn certificates(bed: &Bed) -> Vec<Form> {
     let encode = |text: &str| STANDARD.encode(text);
     let (certificate, key) = (&pair.certificate_pem, &pair.key_pem);
     let both = format!("{key}{certificate}");
+    let short = by_openssl(&["rsa:1024"]);
+    let p224 = by_openssl(&["ec", "-pkeyopt", "ec_paramgen_curve:P-224"]);
     vec![
         user("client certificate", &encode(certificate), &encode(key)),
         user(
@@ -295,6 +308,20 @@ fn certificates(bed: &Bed) -> Vec<Form> {
             &encode(&key.replace(" PRIVATE", " RSA PRIVATE")),
         ),
         user(
+            "client key with an unknown label",
+            &encode(certificate),
+            &encode(&key.replace(" PRIVATE", " ANY PRIVATE")),
+        )
+        .stricter("not a PEM private key"),
+        user(
+            "client key of 1024 bits",
+            &encode(&short.0),
+            &encode(&short.1),
+        )
+        .stricter("client key is not supported"),
+        user("P-224 client key", &encode(&p224.0), &encode(&p224.1))
+            .stricter("client key is not supported"),
+        user(
             "client certificate with text around it",
             &encode(&format!("subject=x\n{certificate}\n")),
             &encode(&format!("Bag Attributes\n{key}")),
@@ -306,6 +333,20 @@ fn certificates(bed: &Bed) -> Vec<Form> {
         ),
         user("client certificate without PEM", &encode("x"), &encode(key)),
     ]
+}
+
+/// A client certificate and a key of this type, which only OpenSSL can create.
+fn by_openssl(key: &[&str]) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-nodes", "-subj", "/CN=n1"]);
+    openssl.args(["-keyout", "k", "-out", "c", "-newkey"]);
+    let output = openssl.args(key).current_dir(folder.path()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let [key, certificate] =
+        ["k", "c"].map(|file| fs::read_to_string(folder.path().join(file)).unwrap());
+    (certificate, key)
 }
 
 fn users(bed: &Bed) -> Vec<Form> {

@@ -4,6 +4,7 @@
 mod authorities;
 mod bed;
 mod documents;
+mod openssl;
 mod proxies;
 mod servers;
 

@@ -1,8 +1,7 @@
 //! Tests of server certificates.
 
-use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::Ipv4Addr;
+use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,9 +11,8 @@ use rcgen::{
     ExtendedKeyUsagePurpose as Purpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     NameConstraints, SanType,
 };
-use tempfile::TempDir;
 
-use super::bed::{Bed, Form, Server, kubeconfig, openssl_server};
+use super::bed::{Bed, Form, Server, kubeconfig};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -126,7 +124,7 @@ pub fn forms() -> Vec<Form> {
     forms.extend(issuers());
     forms.extend(listed());
     forms.extend(chains());
-    forms.extend(by_openssl());
+    forms.extend(super::openssl::forms());
     forms.push(deep("six intermediates", 6));
     forms.push(deep("seven intermediates", 7).stricter("6 intermediate"));
     forms
@@ -150,6 +148,10 @@ fn purposes() -> Vec<Form> {
         leaf("server certificate of the future", |params| {
             params.not_before = (now() + HOUR / 2).into()
         }),
+        leaf("server certificate from before 1970", |params| {
+            params.not_before = (UNIX_EPOCH - HOUR).into()
+        })
+        .stricter("not valid X.509"),
         leaf("server certificate that is a CA", |params| {
             params.is_ca = ca_params("").is_ca
         })
@@ -175,6 +177,19 @@ fn names() -> Vec<Form> {
         leaf("address as a DNS name", |params| {
             params.subject_alt_names = vec![SanType::DnsName("127.0.0.1".try_into().unwrap())];
         }),
+        leaf(
+            "certificate for an IPv4 address in the form of IPv6",
+            |params| {
+                let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+                params.subject_alt_names = vec![SanType::IpAddress(mapped.into())];
+            },
+        ),
+        leaf("certificate with an invalid URI", |params| {
+            let uri = SanType::URI("::%zz".try_into().unwrap());
+            params.subject_alt_names.push(uri);
+        })
+        .looser(),
+        named("name of digits", "123", "123").stricter("invalid server name"),
         named("exact name", "api.test", "api.test"),
         named("name in another case", "API.Test", "api.test"),
         named("wildcard", "*.api.test", "a.api.test"),
@@ -403,82 +418,4 @@ fn deep(name: &'static str, count: usize) -> Form {
     let leaf = leaf_params(&["127.0.0.1"]).signed_by(&key, &issuer);
     let sent = leaf.unwrap().pem() + &sent;
     served(name, "127.0.0.1", &sent, &key.serialize_pem(), &listed)
-}
-
-/// Only OpenSSL can create these forms.
-fn by_openssl() -> Vec<Form> {
-    let made = |name: &'static str, key: &[&str], more: &[&str], options: &[&str]| {
-        let folder = TempDir::new().unwrap();
-        let mut openssl = Command::new("openssl");
-        openssl.args([
-            "req",
-            "-x509",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=kube-apiserver",
-        ]);
-        openssl.args([
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            "-keyout",
-            "k",
-            "-out",
-            "c",
-            "-newkey",
-        ]);
-        let output = openssl
-            .args(key)
-            .args(more)
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let [key, certificate] =
-            ["k", "c"].map(|file| std::fs::read_to_string(folder.path().join(file)).unwrap());
-        let (port, process) = openssl_server(&folder, (&certificate, &key), options);
-        let text = kubeconfig(
-            &format!("https://127.0.0.1:{port}"),
-            &STANDARD.encode(certificate),
-        );
-        Form::new(name, &Bed::start(), text)
-            .keeping(process)
-            .keeping(super::bed::Alive::Folder(Arc::new(folder)))
-    };
-    let p256 = ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
-    let weak = ["-cipher", "ALL:@SECLEVEL=0"];
-    vec![
-        made("self-signed by openssl req -x509", &["rsa:2048"], &[], &[]),
-        made("negative serial number", &p256, &["-set_serial", "-5"], &[]).looser(),
-        made("RSA key of 1024 bits", &["rsa:1024"], &[], &weak).stricter("1024 bits"),
-        made("RSA key of 4096 bits", &["rsa:4096"], &[], &[]),
-        made(
-            "P-384 key",
-            &["ec", "-pkeyopt", "ec_paramgen_curve:P-384"],
-            &[],
-            &[],
-        ),
-        made(
-            "P-521 key",
-            &["ec", "-pkeyopt", "ec_paramgen_curve:P-521"],
-            &[],
-            &[],
-        ),
-        made("Ed25519 key", &["ed25519"], &[], &[]),
-        made("TLS 1.2", &p256, &[], &["-tls1_2"]),
-        made(
-            "TLS 1.2 with only CBC cipher suites",
-            &p256,
-            &[],
-            &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0"],
-        )
-        .stricter("cipher suite"),
-        made(
-            "TLS 1.1",
-            &p256,
-            &[],
-            &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"],
-        ),
-    ]
 }

@@ -53,6 +53,22 @@ fn a_refused_or_lost_connection_is_reported_as_unreachable() {
 }
 
 #[test]
+fn a_tls_alert_from_a_server_that_starts_is_temporary() {
+    let server = ApiServer::start();
+    server.inject_connection(Times::first(2), ConnectionFault::TlsAlert);
+    assert_eq!(client(&server).get(NAME, soon()).unwrap(), None);
+    assert_eq!((server.connections(), server.gets()), (3, 1));
+
+    server.inject_connection(Times::always(), ConnectionFault::TlsAlert);
+    let error = client(&server).get(NAME, short()).unwrap_err();
+    assert_eq!(error.kind, ApiErrorKind::Unavailable);
+    assert!(
+        is(&error, "ended the connection with the TLS alert"),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn a_host_without_an_address_is_unreachable() {
     let server = ApiServer::start();
     let fields = EndpointFields {

@@ -269,6 +269,8 @@ pub enum ConnectionFault {
     OnlyHttp1,
     /// The response to the client's first TLS message is not TLS.
     NotTls,
+    /// The response to the client's first TLS message is a fatal alert, as from a kube-apiserver that starts.
+    TlsAlert,
     /// The server's data after the handshake is not HTTP.
     NotHttp,
     /// After the handshake, one byte arrives per second.

@@ -34,6 +34,9 @@ const MAX_STREAMS: u32 = 100;
 /// Data that is neither TLS nor HTTP of any version.
 const GARBAGE: &[u8] = &[0xa5; 512];
 
+/// A TLS record with the fatal alert `internal_error`.
+const INTERNAL_ERROR: &[u8] = &[0x15, 3, 3, 0, 2, 2, 80];
+
 /// The time between two bytes of a slow connection.
 const SLOW: Duration = Duration::from_secs(1);
 
@@ -164,6 +167,12 @@ async fn stay_silent(tcp: &mut TcpStream, fault: Option<ConnectionFault>) {
         }
         Some(ConnectionFault::NotTls) => {
             let _ = tcp.write_all(GARBAGE).await;
+        }
+        Some(ConnectionFault::TlsAlert) => {
+            // The whole message is read, because data that is not read would reset the connection.
+            let mut hello = [0; 4096];
+            let _ = tcp.read(&mut hello).await;
+            let _ = tcp.write_all(INTERNAL_ERROR).await;
         }
         Some(ConnectionFault::SilentAtTcp) => pending().await,
         Some(_) | None => {}

@@ -74,6 +74,7 @@ impl Acceptors {
                 ConnectionFault::SilentAtTcp
                 | ConnectionFault::SilentAtTls
                 | ConnectionFault::NotTls
+                | ConnectionFault::TlsAlert
                 | ConnectionFault::Close,
             ) => None,
         }
