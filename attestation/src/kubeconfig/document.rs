@@ -92,7 +92,12 @@ impl Kubeconfig {
             contents: Contents::parse(document, text, policy)?,
         };
         let contents = &kubeconfig.contents;
-        let is = |value: &Option<String>, expected| value.as_deref().is_none_or(|v| v == expected);
+        // As in client-go, an empty field is a missing field.
+        let is_empty = |value: &str| policy == Policy::Machine && value.is_empty();
+        let is = |value: &Option<String>, expected| {
+            let value = value.as_deref();
+            value.is_none_or(|value| value == expected || is_empty(value))
+        };
         if !is(&contents.version, "v1") || !is(&contents.kind, "Config") {
             return Err(refuse(Refused::WrongType));
         }

@@ -217,8 +217,11 @@ impl User {
         let field = ("client-certificate-data", data);
         let from = (policy, place);
         let chain = content(field, file, from, Refused::NotCertificates, &read)?;
+        let has_token = self.token.is_some() || filled(self.token_file.as_deref()).is_some();
+        // As in client-go, a key without a certificate is ignored if the user has a token.
+        let is_ignored = policy == Policy::Machine && chain.is_none() && has_token;
         let data = self.client_key_data.as_ref();
-        let file = filled(self.client_key.as_deref());
+        let file = filled(self.client_key.as_deref()).filter(|_| !is_ignored);
         let field = ("client-key-data", data.map(|data| data.expose().as_str()));
         let key = content(field, file, from, Refused::NotAKey, &read)?;
         match (chain, key) {
@@ -230,8 +233,10 @@ impl User {
                 Ok(Login::ClientCertificate { chain_pem, key_pem })
             }
             (Some(_), None) => Err(refuse(("client-key", Refused::Half)).into()),
-            (None, Some(_)) => Err(refuse(("client-certificate", Refused::Half)).into()),
-            (None, None) => self.token(place, read).map(Login::Token),
+            (None, Some(_)) if !is_ignored => {
+                Err(refuse(("client-certificate", Refused::Half)).into())
+            }
+            (None, Some(_) | None) => self.token(place, read).map(Login::Token),
         }
     }
 

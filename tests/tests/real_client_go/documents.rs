@@ -15,6 +15,7 @@ const USER: &str = "{token: abcdef.0123456789abcdef}";
 
 pub fn forms(bed: &Bed) -> Vec<Form> {
     let mut forms = texts(bed);
+    forms.extend(fields(bed));
     forms.extend(urls(bed));
     forms.extend(encodings(bed));
     forms.extend(users(bed));
@@ -81,6 +82,64 @@ fn texts(bed: &Bed) -> Vec<Form> {
         .stricter("not a kubeconfig"),
         with(
             bed,
+            "anchor and alias",
+            "kind: Config",
+            "kind: &k Config\nx: *k",
+        ),
+        with(
+            bed,
+            "unused field with 100 nested lists",
+            "kind: Config",
+            &format!("kind: Config\nx: {}{}", "[".repeat(100), "]".repeat(100)),
+        )
+        .stricter("not a kubeconfig"),
+        with(
+            bed,
+            "byte order mark in a kubeconfig",
+            "kind: Config",
+            "kind: Config\nx: \u{feff}y",
+        )
+        .stricter("not a kubeconfig"),
+        with(
+            bed,
+            "NEL as a line break in a kubeconfig",
+            "kind: Config\n",
+            "kind: Config\u{85}",
+        )
+        .stricter("not a kubeconfig"),
+        Form::new(
+            "line separator in a comment",
+            bed,
+            format!("{usual}# \u{2028} x\n"),
+        )
+        .looser(),
+        Form::new(
+            "unknown YAML directive",
+            bed,
+            format!("%FOO x\n---\n{usual}"),
+        )
+        .looser(),
+        Form::new(
+            "kubeconfig of 2 MiB",
+            bed,
+            format!("{usual}#{}\n", "a".repeat(2 << 20)),
+        )
+        .stricter("longer than"),
+        with(bed, "tab as indentation", "    server", "\tserver"),
+    ]
+}
+
+fn fields(bed: &Bed) -> Vec<Form> {
+    vec![
+        with(
+            bed,
+            "unused field of another type",
+            "kind: Config",
+            "kind: Config\npreferences: []",
+        )
+        .looser(),
+        with(
+            bed,
             "duplicate key in a kubeconfig",
             "kind: Config",
             "kind: Config\nkind: Config",
@@ -88,19 +147,18 @@ fn texts(bed: &Bed) -> Vec<Form> {
         .stricter("not a kubeconfig"),
         with(
             bed,
-            "anchor and alias",
-            "kind: Config",
-            "kind: &k Config\nx: *k",
-        ),
-        with(
-            bed,
             "unknown field",
             "kind: Config",
             "kind: Config\nx: {y: [1]}",
         ),
-        with(bed, "tab as indentation", "    server", "\tserver"),
         with(bed, "no apiVersion", "apiVersion: v1\n", ""),
         with(bed, "no kind", "kind: Config\n", ""),
+        with(
+            bed,
+            "empty kind and apiVersion",
+            "apiVersion: v1\nkind: Config",
+            "apiVersion: ''\nkind: ''",
+        ),
         with(bed, "another kind", "kind: Config", "kind: config"),
         with(bed, "no current context", "current-context: c\n", ""),
         with(
@@ -366,6 +424,11 @@ fn users(bed: &Bed) -> Vec<Form> {
             "empty token file next to a token",
             "{token: a.b, tokenFile: /dev/null}",
         ),
+        user(
+            "key without a certificate next to a token",
+            "{token: a.b, client-key: /nowhere}",
+        ),
+        user("number as a token", "{token: 123456}").looser(),
         user(
             "exec plugin",
             "{token: a.b, exec: {apiVersion: client.authentication.k8s.io/v1, command: 'false', interactiveMode: Never}}",

@@ -101,6 +101,10 @@ fn a_kubeconfig_over_its_size_limit_is_refused() {
 fn a_wrong_kind_or_version_is_refused_and_a_missing_one_is_accepted() {
     for (pointer, other) in [("/apiVersion", "v2"), ("/kind", "Secret")] {
         check(&with(pointer, Value::Null), [""; 2], [None; 2]);
+        let empty = with(pointer, json!("")).to_string();
+        assert!(Kubeconfig::parse("doc", empty.as_bytes(), Machine).is_ok());
+        let of_tenant = ("doc".to_owned(), Refused::WrongType);
+        assert_eq!(refuse(empty.as_bytes(), Tenant), of_tenant, "{pointer}");
         let text = with(pointer, json!(other)).to_string();
         for policy in [Machine, Tenant] {
             let expected = ("doc".to_owned(), Refused::WrongType);

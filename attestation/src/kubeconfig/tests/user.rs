@@ -124,10 +124,32 @@ fn two_credentials_are_refused_for_tenants_but_not_for_machines() {
     for half in [CHAIN, KEY] {
         let user = with_certificate(&[token.clone(), (half, Value::Null)]);
         let user = with(USER, user);
-        assert_eq!(refusal(&user, Machine).1, Refused::Half);
+        let is_ignored = half == CHAIN;
+        match parse(&user, Machine) {
+            Ok((_, login)) => assert!(is_ignored && matches!(login, Login::Token(_)), "{half}"),
+            Err(error) => assert!(!is_ignored && error.why == Refused::Half, "{half}"),
+        }
         let two = ("doc: user: token".to_owned(), Refused::TwoCredentials);
         assert_eq!(refusal(&user, Tenant), two);
     }
+}
+
+#[test]
+fn a_key_without_a_certificate_is_ignored_next_to_a_token() {
+    for (login, value) in [("token", TOKEN), ("tokenFile", "token")] {
+        let user = |field: &str, key: Value| json!({login: value, field: key});
+        for user in [
+            user(KEY, base64(key())),
+            user(KEY, base64("not a key")),
+            user("client-key", json!("nowhere")),
+        ] {
+            assert_eq!(token(user), TOKEN);
+        }
+        let user = with(USER, user(KEY, json!("?")));
+        assert_eq!(refusal(&user, Machine).1, Refused::NotBase64);
+    }
+    let alone = json!({KEY: base64(key())});
+    assert_eq!(refusal(&with(USER, alone), Machine).1, Refused::Half);
 }
 
 #[test]
