@@ -82,7 +82,7 @@ impl Object {
         if has_form(value) {
             Ok(value)
         } else {
-            Err(malformed(format!("{name} has an invalid form")))
+            Err(malformed(format!("{name} has an invalid format")))
         }
     }
 

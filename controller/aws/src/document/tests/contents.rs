@@ -176,7 +176,7 @@ fn malformed_document_fields_are_denied() {
         for other in others {
             assert_eq!(
                 denied(valid, other),
-                malformed(&format!("{name} has an invalid form")),
+                malformed(&format!("{name} has an invalid format")),
                 "{other}"
             );
         }
