@@ -173,6 +173,8 @@ fn a_confined_plugin_fails_with_a_wrong_label_until_restorecon() {
     let refused = format!("cannot start {HELPER}: Permission denied (os error 13)");
     let failed = format!("error: cannot use the TPM: {refused}\n");
     assert!(helper.contains(&failed), "{helper}{}", boot.account());
+    let hint = format!("restorecon -v {HELPER}\n");
+    assert!(helper.contains(&hint), "{helper}");
     assert!(helper.ends_with("exit 6\n"), "{helper}");
     assert!(report.contains(&refused), "{report}");
     assert!(report.ends_with("exit 20\n"), "{report}");
