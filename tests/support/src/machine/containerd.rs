@@ -70,7 +70,7 @@ conf_dir = "/etc/cni/net.d"
     )
 }
 
-/// The configuration of CNI, in which each Pod has an address of its own behind a bridge.
+/// The configuration of CNI, in which each Pod has a separate address behind a bridge.
 pub fn pod_network() -> Value {
     let (bridge, addresses) = BRIDGE;
     json!({
