@@ -56,7 +56,7 @@ const CHECKS: [(&str, Option<Check>); 16] = [
     ("kubelet-kubeconfig", Some(Doctor::kubelet_kubeconfig)),
     ("kubelet-unit", Some(Doctor::kubelet_unit)),
     ("disk", Some(Doctor::disk)),
-    ("store", Some(Doctor::store)),
+    ("state-directory", Some(Doctor::store)),
     ("cluster", Some(Doctor::cluster)),
     ("lock", Some(Doctor::lock)),
     ("node-name", Some(Doctor::node_name)),

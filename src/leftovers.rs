@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use kubelet_attestation::kubeconfig::first_document;
 use serde_json::Value;
 
 use crate::failure::{Code, Failure};
@@ -50,7 +51,8 @@ impl Leftovers {
     #[must_use]
     pub(crate) fn in_kubeconfig(mut self, path: &Path) -> Self {
         let document = read_text(path).ok();
-        let document: Option<Value> = document.and_then(|text| serde_saphyr::from_str(&text).ok());
+        let document: Option<Value> =
+            document.and_then(|text| serde_saphyr::from_str(first_document(&text).0).ok());
         let document = document.unwrap_or_default();
         let place = path.display().to_string();
         for cluster in items(&document, "/clusters") {

@@ -96,7 +96,7 @@ mod node_name;
 mod origin;
 pub mod ownership;
 mod pending;
-mod process;
+pub mod process;
 mod reasons;
 mod redact;
 mod rescue;

@@ -227,7 +227,8 @@ mod tests {
             let error = changed(from, to).to_string();
             assert!(error.starts_with(words), "{error}");
         }
-        assert!(Origin::parse("").is_err());
+        let error = Origin::parse("").unwrap_err().to_string();
+        assert!(error.starts_with("it is not in the JSON format"), "{error}");
     }
 
     #[test]

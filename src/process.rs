@@ -40,7 +40,7 @@ pub(crate) fn path() -> io::Result<PathBuf> {
 }
 
 /// Returns the start of a command line for this program: its path, because it might not be in the search path.
-pub(crate) fn command() -> String {
+pub fn command() -> String {
     match path() {
         Ok(path) => path.display().to_string(),
         Err(_) => program(),

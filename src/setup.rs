@@ -41,7 +41,7 @@ use copy::Again;
 use current::Current;
 pub(crate) use current::PROGRAMS;
 pub(crate) use kubeconfig::{check_length, exec_kubeconfig};
-pub(crate) use systemd::{DROP_IN, drop_in, is_plain};
+pub(crate) use systemd::{DROP_IN, PHASES, drop_in, is_plain};
 
 /// The bootstrap kubeconfig of kubeadm.
 pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";

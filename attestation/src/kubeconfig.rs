@@ -12,7 +12,7 @@ mod error;
 mod login;
 mod source;
 
-pub use document::{Cluster, Kubeconfig};
+pub use document::{Cluster, Kubeconfig, first_document};
 pub use endpoint::{ClusterEndpoint, EndpointFields, proxy_url};
 pub use error::{InvalidKubeconfig, Refused};
 pub use login::{Exec, Identity, Login, identity};

@@ -13,6 +13,7 @@ use super::{Authenticator, Cluster, program};
 use crate::attester::Renewal;
 use crate::clock::{self, Deadline};
 use crate::credential::Credential;
+use crate::kube::kubeconfig::ClusterEndpoint;
 use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::origin::Origin;
 use crate::store::Store;
@@ -137,8 +138,18 @@ impl Authenticator<'_> {
             .and_then(Result::ok)
             .filter(|asked| asked.is_of_same_cluster(&known))
             .unwrap_or(known);
+        Self::try_certificate_at(&endpoint, origin, credential, deadline)
+    }
+
+    /// Does the same as [`try_certificate`](Self::try_certificate), but calls the API server of this endpoint.
+    pub(crate) fn try_certificate_at(
+        endpoint: &ClusterEndpoint,
+        origin: &Origin,
+        credential: &Credential,
+        deadline: Deadline,
+    ) -> Option<Result<(), ApiError>> {
         let environment = |name: &str| std::env::var_os(name);
-        let client = ApiClient::connect(&endpoint, &credential.login(), &environment).ok()?;
+        let client = ApiClient::connect(endpoint, &credential.login(), &environment).ok()?;
         Some(client.try_lease(&origin.node_name, deadline))
     }
 }

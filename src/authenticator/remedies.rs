@@ -71,8 +71,8 @@ pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> Stri
 pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
         "check whether the certificate was revoked or does not match the node identity; if this is the right \
-         machine, run `node-attestation-controller identities reset` (with --revoked if it was revoked), \
-         and write a kubeconfig with a bootstrap token to {}",
+         machine, run `node-attestation-controller identities reset --yes CLUSTER NODE` (with --revoked if it was \
+         revoked), and write a kubeconfig with a bootstrap token to {}",
         bootstrap.display()
     )
 }

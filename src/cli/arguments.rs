@@ -47,7 +47,7 @@ pub(super) struct Arguments {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print one exec credential, as for the kubelet.
+    /// Print one exec credential, as the kubelet receives it.
     Credential(Kubelet),
     /// Show the certificate, its next renewal, the pending request and the last failure.
     Status {

@@ -242,7 +242,10 @@ mod tests {
                 finding(State::Pass, "valid (defaults, no file)", ""),
             ),
             ("bootstrap-kubeconfig", finding(State::Fail, refused, cure)),
-            ("store", finding(State::Warn, "not there", "run `renew`")),
+            (
+                "state-directory",
+                finding(State::Warn, "not there", "run `renew`"),
+            ),
             ("lock", finding(State::Skip, "run as root", "")),
         ];
 
@@ -255,9 +258,9 @@ fail  bootstrap-kubeconfig: https://10.0.0.1:6443 does not accept the credential
       cure: give this machine a new bootstrap token; tokens expire, usually
       after a day
       see: {page}#doctor-bootstrap-kubeconfig
-warn  store: not there
+warn  state-directory: not there
       cure: run `renew`
-      see: {page}#doctor-store
+      see: {page}#doctor-state-directory
 skip  lock: run as root
 
 4 checks: 1 pass, 1 warn, 1 fail, 1 skip

@@ -28,6 +28,7 @@ use crate::failure::{Code, Failure};
 use crate::leftovers::Leftovers;
 use crate::log::Log;
 use crate::machine::Machine;
+use crate::process;
 use crate::rescue::{Rescue, keep_memory};
 use crate::settings::{Fault, ProviderSchema, Settings, Sources};
 
@@ -94,8 +95,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
         Err(failure) => {
             // During a back-off, the journal already contains the failure.
             if is_client_go && failure.code() != Code::BackOff {
-                let provider = session.attester.provider();
-                let command = format!("kubelet-authenticator-{provider} doctor");
+                let command = format!("{} doctor", process::command());
                 log.fail_with_diagnosis(&failure, &command);
             } else {
                 log.fail(&failure);

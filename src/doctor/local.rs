@@ -147,8 +147,7 @@ impl Doctor {
             let cure = if is_renewed {
                 renew("")
             } else {
-                "the certificate cannot be renewed: keep a bootstrap credential for the time after the certificate \
-                 expires"
+                "the certificate cannot be renewed: keep a bootstrap credential for use after the certificate expires"
                     .to_owned()
             };
             return Err(warn(what, cure));

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::Provider;
 
 use super::kubelet::rendered;
 use super::{Doctor, fail, warn};
@@ -17,9 +18,10 @@ use crate::kubelet::{KubeletArguments, UNIT, environment_files, is_flag, words};
 use crate::leftovers::VARIABLE_PREFIX;
 use crate::machine::Machine;
 use crate::process::{NoOutput, command, output};
+use crate::setup::PHASES;
 
 const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
-                          Environment,EnvironmentFiles";
+                          Environment,EnvironmentFiles,After";
 
 /// The time limit of systemctl. It is short, because other checks need the output.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -122,6 +124,15 @@ impl Unit {
         self.variables.iter().cloned()
     }
 
+    /// Whether systemd starts the kubelet after all units that extend PCRs.
+    fn is_after_boot_phases(&self) -> bool {
+        let mut phases = PHASES.into_iter();
+        phases.all(|phase| {
+            let mut units = self.all("After").flat_map(str::split_whitespace);
+            units.any(|unit| unit == phase)
+        })
+    }
+
     /// The environment file that `setup` writes, if the file is missing.
     fn missing_environment(&self) -> Option<PathBuf> {
         let files = self.all("EnvironmentFiles").flat_map(str::split_whitespace);
@@ -175,6 +186,16 @@ impl Doctor {
         if arguments.is_none() {
             let what = format!("the kubelet is not running ({})", unit.get("ActiveState"));
             return warn(what, "run: journalctl -u kubelet");
+        }
+        let provider = self.authenticator.attester.provider();
+        if provider == Provider::TPM && !unit.is_after_boot_phases() {
+            let with = rendered("kubelet-drop-in");
+            let cure =
+                format!("create the drop-in again with {with}, and run: systemctl daemon-reload");
+            return warn(
+                "the kubelet can start before systemd has extended the PCRs, so two boots can have different quotes",
+                cure,
+            );
         }
         Finding::pass("the drop-in runs `setup`, and the kubelet uses its arguments")
     }

@@ -74,7 +74,9 @@ mod tests {
             "http://user@127.0.0.1",
             "http://",
         ] {
-            assert!(MetadataEndpoint::read(text).is_err(), "{text}");
+            let error = MetadataEndpoint::read(text).unwrap_err().to_string();
+            let expected = "must be http:// and an IP address, with or without a port";
+            assert_eq!(error, expected, "{text}");
         }
     }
 }

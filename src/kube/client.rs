@@ -99,11 +99,13 @@ impl ApiClient {
             .ok_or_else(|| unusable(("certificate-authority-data", Refused::NotCertificates)))?;
         let has_identity = identity.is_some();
         let tls = tls::config(verifier, identity, route.is_named).map_err(|error| {
-            let what = format!("cannot start TLS for {server}: {error}");
             if has_identity {
-                let remedy = "check that the client certificate matches its key";
+                let why = tls::of_identity(&error);
+                let what = format!("cannot connect to {server}: {why}");
+                let remedy = "correct the client certificate and its key in the kubeconfig";
                 ApiError::other(Code::Configuration, what, remedy)
             } else {
+                let what = format!("cannot start TLS for {server}: {error}");
                 ApiError::other(Code::Internal, what, "report this as a bug")
             }
         })?;

@@ -20,7 +20,7 @@ pub(super) use failure::{Failed, connect_status};
 /// Reads an environment variable.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// A proxy, and the field or variable that specifies it. `Display` and `Debug` do not show the user and the password.
+/// A proxy, and the field or variable that specifies it. `Display` and `Debug` do not show the user name or the password.
 #[derive(derive_more::Debug)]
 #[debug("{self}")]
 pub(super) struct ProxyServer {

@@ -12,7 +12,7 @@ use super::kubeconfig::Identity;
 use crate::http;
 
 pub(super) use verifier::{InsteadOf, Verifier};
-pub(super) use words::fault;
+pub(super) use words::{fault, of_identity};
 
 /// Returns the TLS configuration that presents `identity`. Without `is_named`, the handshake does not send the host of
 /// the URL (SNI).

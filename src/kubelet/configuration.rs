@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use kubelet_attestation::kubeconfig::first_document;
 use serde::Deserialize;
 use serde_saphyr::DuplicateKeyPolicy;
 
@@ -78,6 +79,8 @@ fn last<T>(
 }
 
 fn parse(text: &str, repeated: DuplicateKeyPolicy) -> Result<Option<Configuration>, Invalid> {
+    // The kubelet ignores all other documents.
+    let (text, _) = first_document(text);
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -138,12 +141,18 @@ mod tests {
         let readme = in_folder("README");
         let of = |id: &str| format!("kind: KubeletConfiguration\nproviderID: {id}\n");
         let [one, two, three, none] = ["a://1", "a://2", "a://3", "\"\""].map(of);
+        let documents = format!("{one}---\n{two}");
         for (files, expected) in [
             (&[][..], None),
             (&[(CONFIG, "")], None),
             (&[(CONFIG, "kind: KubeletConfiguration")], None),
             (&[(CONFIG, &none)], None),
             (&[(CONFIG, "{\"providerID\": \"a://1\"}")], Some("a://1")),
+            (
+                &[(CONFIG, "---\n{providerID: a://1}\n---\n")],
+                Some("a://1"),
+            ),
+            (&[(CONFIG, &documents)], Some("a://1")),
             (&[(CONFIG, &one), (&first, "maxPods: 9")], Some("a://1")),
             (&[(CONFIG, &one), (&first, &none)], None),
             (&[(&last, &two), (&first, &one)], Some("a://2")),

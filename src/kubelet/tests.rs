@@ -207,6 +207,8 @@ fn the_provider_id_flag_overrides_the_configuration() {
 }
 
 #[test]
-fn the_host_name_of_the_machine_is_not_empty() {
+fn the_host_name_of_the_machine_comes_from_the_kernel() {
+    let kernel = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(Some(&*host_name()), kernel.strip_suffix('\n'));
     assert!(!host_name().is_empty());
 }

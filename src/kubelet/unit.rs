@@ -145,13 +145,13 @@ impl<'a> Properties<'a> {
         // systemd has set. A process of a different unit or of a shell can have other values.
         let start = self.all("InvocationID").find(|id| !id.is_empty());
         let is_in_unit = start.is_some() && start == inherited(INVOCATION).as_deref();
-        let variables = if is_in_unit {
-            BTreeMap::new()
+        let line = if is_in_unit {
+            expanded(&argv, inherited)
         } else {
-            self.variables(machine)?
+            let variables = self.variables(machine)?;
+            expanded(&argv, |name| variables.get(name).cloned())
         };
-        let value = |name: &str| variables.get(name).cloned().or_else(|| inherited(name));
-        Ok(expanded(&argv, value).into_iter().skip(1).collect())
+        Ok(line.into_iter().skip(1).collect())
     }
 
     /// Returns the variables in the unit and in its environment files.
@@ -283,6 +283,7 @@ mod tests {
              EnvironmentFiles=/a (ignore_errors=no)\n"
         );
         let stopped = hidden.replace("=4f", "=");
+        let unset = format!("{COMMAND}InvocationID=4f\n");
         let extra = "KUBELET_EXTRA_ARGS";
         for (shown, invocation, value, expected) in [
             (&hidden, Some("4f"), Some(&*right), Some("n1")),
@@ -292,6 +293,8 @@ mod tests {
             (&hidden, Some("4e"), Some(&right), Some("n2")),
             (&hidden, None, Some(&right), Some("n2")),
             (&stopped, Some(""), Some(&right), Some("n2")),
+            (&unset, Some("4e"), Some(&right), None),
+            (&unset, None, Some(&right), None),
         ] {
             let variables = [(INVOCATION, invocation), (extra, value)];
             let variables: Vec<_> = variables

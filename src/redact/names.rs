@@ -4,7 +4,7 @@ use super::{LONG, decoded};
 
 /// Suffixes of names with secret values, in lower case and without separators. For example, they match `DB_PASSWORD`,
 /// `clientSecret` or `--bootstrap-token`.
-const KEYS: [&str; 52] = [
+const KEYS: [&str; 53] = [
     "accesskey",
     "accesskeyid",
     "accountkey",
@@ -18,6 +18,7 @@ const KEYS: [&str; 52] = [
     "credential",
     "credentials",
     "encryptionkey",
+    "etcdctluser",
     "hmackey",
     "jsessionid",
     "keydata",

@@ -15,7 +15,7 @@ const NEAR: usize = 300;
 const AROUND: &str = "\"'\\,; \t\r\n";
 
 /// Programs with a short option for a password.
-const OPTIONS: [(&str, &str); 10] = [
+const OPTIONS: [(&str, &str); 11] = [
     ("sshpass", "-p"),
     ("docker login", "-p"),
     ("podman login", "-p"),
@@ -26,6 +26,7 @@ const OPTIONS: [(&str, &str); 10] = [
     ("curl", "-b"),
     ("ipmitool", "-P"),
     ("ldap", "-w"),
+    ("openssl enc", "-k"),
 ];
 
 /// Names of passwords in files that separate words only with spaces.

@@ -70,21 +70,28 @@ impl Setup {
         }
         let (_, stored) = authenticator.stored()?;
         let valid = stored.valid(clock::now());
+        let has_ca = given.endpoint.has_ca_of(endpoint);
         let refused = || {
-            let tried = authenticator.try_certificate(
-                stored.origin.as_ref()?,
-                valid?,
-                Deadline::after(TRYING),
-            );
+            let (origin, valid, deadline) =
+                (stored.origin.as_ref()?, valid?, Deadline::after(TRYING));
+            let tried = if has_ca {
+                authenticator.try_certificate(origin, valid, deadline)
+            } else {
+                Authenticator::try_certificate_at(&given.endpoint, origin, valid, deadline)
+            };
             tried?.err().filter(ApiError::is_about_the_requester)
         };
         let again = if !is_newer && !is_named_now {
             return Ok(Again::Keeps);
-        } else if valid.is_none() && !given.endpoint.has_ca_of(endpoint) {
+        } else if valid.is_none() && !has_ca {
             return Ok(Again::Joins(Box::new(given)));
         } else if valid.is_none() || is_named_now {
             Again::Keeps
         } else if given.endpoint.is_of_same_cluster(endpoint) && refused().is_some() {
+            if !has_ca {
+                // The cluster was created again at the same address.
+                return Ok(Again::Joins(Box::new(given)));
+            }
             Again::Refused
         } else {
             return Ok(Again::Keeps);

@@ -25,14 +25,18 @@ impl Setup {
         let is_absent = error.is_absence_of(&self.from) && self.from != self.kubelet_kubeconfig;
         let from = self.from.display();
         let (_, stored) = authenticator.stored()?;
-        let endpoint = self.known_cluster(authenticator, &stored);
         let is_reset = matches!(current, Current::Missing) && self.is_reset(authenticator);
-        let Some(endpoint) = endpoint.filter(|_| !is_reset) else {
-            return if is_absent {
-                self.leave(&format!("{from} does not exist"))
-            } else {
-                Err(error.into())
-            };
+        let known = if is_reset {
+            Ok(None)
+        } else {
+            self.known_cluster(authenticator, &stored)
+        };
+        let endpoint = match known {
+            Ok(Some(endpoint)) => endpoint,
+            Ok(None) if is_absent => return self.leave(&format!("{from} does not exist")),
+            // The node was set up, so its environment file is kept.
+            Err(failure) if is_absent => return Err(failure),
+            Ok(None) | Err(_) => return Err(error.into()),
         };
         let kubeconfig = self.kubelet_kubeconfig.display();
         match current {
@@ -79,20 +83,29 @@ impl Setup {
     }
 
     /// The cluster of a kubelet that used the plugin, from the store or otherwise from the plugin's bootstrap
-    /// kubeconfig.
+    /// kubeconfig; `None` for a kubelet that did not use the plugin.
     fn known_cluster(
         &self,
         authenticator: &Authenticator<'_>,
         stored: &StoreContents,
-    ) -> Option<ClusterEndpoint> {
+    ) -> Result<Option<ClusterEndpoint>, Failure> {
         if stored.credential.is_none() && !self.environment_file.exists() {
-            return None;
+            return Ok(None);
         }
         let known = stored.origin.as_ref().and_then(|it| it.cluster().ok());
-        known.or_else(|| {
-            let copy: &Path = &authenticator.settings.bootstrap_kubeconfig;
-            Kubeconfig::read_endpoint(copy).ok()
-        })
+        if known.is_some() {
+            return Ok(known);
+        }
+        let copy: &Path = &authenticator.settings.bootstrap_kubeconfig;
+        let read = Kubeconfig::read_endpoint(copy).map_err(|error| {
+            let what = format!("cannot restore {}", self.kubelet_kubeconfig.display());
+            let from = self.from.display();
+            let cure = format!(
+                "write a kubeconfig with a bootstrap token to {from}, and restart the kubelet"
+            );
+            Failure::of(Code::Configuration, &error, cure).within(&what)
+        })?;
+        Ok(Some(read))
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) const DROP_IN: &str =
 
 /// The systemd units that extend PCRs of the TPM while the machine starts. The last unit extends a PCR with "ready". A
 /// unit that a machine does not have counts as started (systemd-pcrphase.service(8)).
-const PHASES: [&str; 4] = [
+pub(crate) const PHASES: [&str; 4] = [
     "systemd-pcrosseparator.service",
     "systemd-pcrnvdone.service",
     "systemd-pcrphase-sysinit.service",

@@ -9,6 +9,7 @@ use super::*;
 use crate::authenticator::allowed::FOR_SETUP;
 use crate::kube::kubeconfig::{EndpointFields, Login};
 use crate::secret::Secret;
+use crate::settings::STATE_DIRECTORY;
 
 /// A token that contains characters that have a special meaning in YAML.
 const TOKEN: &str = "abcdef.'\"#{}[]:&*!|>%@`\\";
@@ -147,4 +148,21 @@ fn a_path_with_special_characters_is_not_used_unquoted() {
     ] {
         assert_eq!(is_plain(Path::new(path)), expected, "{path}");
     }
+}
+
+#[test]
+fn the_page_of_node_changes_shows_the_drop_in_and_the_flags() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/node-changes.md");
+    let page = fs::read_to_string(page).unwrap();
+    let blocks = page.split("```ini\n").skip(1);
+    let blocks: Vec<&str> = blocks
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+
+    let program = Path::new("/usr/bin/kubelet-authenticator-aws");
+    let drop_in = drop_in(program, Path::new(STATE_DIRECTORY));
+    let environment = systemd::environment(Path::new(KUBELET_KUBECONFIG));
+    // The page does not show the comment.
+    let (_, flags) = environment.split_once('\n').unwrap();
+    assert_eq!(blocks, [drop_in.as_str(), flags]);
 }

@@ -285,8 +285,12 @@ fn a_node_keeps_its_credential_despite_files_of_a_later_release() {
         fixture.put(file, &text);
     }
     fixture.put(StoreFile::Credential, &read(StoreFile::Credential));
-    fs::write(fixture.root.path().join("state/later"), "a file").unwrap();
+    let state = fixture.root.path().join("state");
+    fs::write(state.join("later"), "a file").unwrap();
+    fs::write(state.join("lock"), "2\n{\"later\":").unwrap();
+    std::os::unix::fs::symlink("2:later", state.join("last-check")).unwrap();
     assert!(fixture.load().credential.is_some());
+    drop(fixture.lock());
 }
 
 #[test]

@@ -40,14 +40,18 @@ pub const HELPER: &str = "/usr/lib/kubelet-authenticator/kubelet-authenticator-t
 /// The default path of the bootstrap kubeconfig.
 const BOOTSTRAP: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
 
-/// A shell script that runs the plugin as the kubelet does: up to five times, until a run succeeds or the request is
-/// denied.
+/// The default state directory of the plugin.
+const STATE: &str = "/var/lib/kubelet-authenticator";
+
+/// A shell script that runs the plugin as the kubelet does: up to twenty times, until a run succeeds or the request is
+/// denied. During a back-off (status 17), a run ends at once, so the script waits for a second.
 const RUN: &str = r#"
 info='{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}'
-for run in 1 2 3 4 5; do
+for run in $(seq 20); do
   KUBERNETES_EXEC_INFO=$info /usr/lib/kubelet-authenticator/kubelet-authenticator-tpm $arguments && exit
   status=$?
   [ "$status" != 12 ] || break
+  [ "$status" != 17 ] || sleep 1
 done
 exit "$status"
 "#;
@@ -133,6 +137,17 @@ pub fn new_tpm() -> (Arc<Swtpm>, String) {
     (tpm, provider_id)
 }
 
+/// The state of a join, on the disk of a machine that is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The machine has neither a certificate nor a request.
+    Begun,
+    /// The machine has an open request, and no certificate.
+    Requested,
+    /// The machine has a certificate.
+    Joined,
+}
+
 /// A Machine of Cluster API, and its hardware.
 #[derive(Debug)]
 pub struct Host<'a> {
@@ -210,6 +225,25 @@ impl<'a> Host<'a> {
         let commands = format!("while {plugin} renew --force || true; do :; done >/dev/null 2>&1");
         self.hardware
             .boot_and_lose_power(image, secure_boot, &commands, after);
+    }
+
+    /// The state of the join on the disk.
+    #[track_caller]
+    pub fn progress(&self) -> Progress {
+        let file = |name: &str| self.hardware.read(&format!("{STATE}/{name}"));
+        if file("kubelet-client.pem").is_some() {
+            return Progress::Joined;
+        }
+        let Some(pending) = file("pending.json") else {
+            return Progress::Begun;
+        };
+        // The file contains the key before it contains the request.
+        let pending: Value = serde_json::from_slice(&pending).unwrap();
+        if pending["request"].is_object() {
+            Progress::Requested
+        } else {
+            Progress::Begun
+        }
     }
 
     /// Adds a kubelet to the disk. The kubelet's credentials come from the plugin.

@@ -26,7 +26,7 @@ pub use self::instances::request;
 pub use self::real::{RealBed, conditions};
 
 /// The deadline for operations that take milliseconds. The deadline is long, because the machine can be busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A machine in a test's inventory.
 ///

@@ -72,6 +72,21 @@ pub fn tests() -> Vec<String> {
     names.collect()
 }
 
+/// The names of the tests that only `make test-long` runs.
+///
+/// # Panics
+///
+/// Panics if a source file cannot be read.
+pub fn long_tests() -> BTreeSet<String> {
+    let is_long = |source: &&Source| {
+        let suite = source.path.strip_prefix("tests/tests");
+        suite.is_ok_and(|suite| suite.to_string_lossy().starts_with("long_"))
+    };
+    let sources = sources();
+    let long = sources.iter().filter(is_long);
+    long.flat_map(|source| tests_in(&source.text)).collect()
+}
+
 /// The functions with the attribute `test` from any test framework.
 fn tests_in(source: &str) -> Vec<String> {
     let mut names = Vec::new();

@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Runs a pod on this node. The pod prints the node's name, computes for a moment, and then continues to run.
 #[track_caller]

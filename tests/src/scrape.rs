@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::process::{free_port, poll};
 use crate::controller::PATIENCE;
 
 /// The deadline for one response.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The addresses of a controller's metrics and probes, on free ports.
 #[derive(Debug, Clone, Copy)]

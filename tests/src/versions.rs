@@ -57,7 +57,7 @@ impl Version {
         let definitions = self.manifests().join("crds");
         let server_side = ["apply", "--server-side", "--force-conflicts", "-k"].map(Path::new);
         kubectl.ok(server_side.into_iter().chain([&*definitions]));
-        let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+        let wait = ["wait", "--for=condition=Established", "--timeout=180s"];
         kubectl.ok(wait.into_iter().chain(["crd", "--all"]));
         let rights = self.manifests().join("rbac/management-cluster.yaml");
         kubectl.ok([Path::new("apply"), Path::new("-f"), &rights]);

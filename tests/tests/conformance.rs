@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use kubelet_authenticator_tests::docs::{
-    Source, TestItems, ambiguous, is_reason, named, numbered, page, quoted, sources, tests,
+    Source, TestItems, ambiguous, is_reason, long_tests, named, numbered, page, quoted, sources,
+    tests,
 };
 
 /// The two pages on attacks.
@@ -49,13 +50,63 @@ fn every_statement_names_a_test_or_a_missing_part() {
         .map(page)
         .concat();
 
-    let bare: Vec<&str> = rows(&page)
+    let rows = rows(&page);
+    assert!(rows.len() > 100, "{} rows", rows.len());
+    let bare: Vec<&str> = rows
         .into_iter()
         .map(|(_, row)| row)
         .filter(|row| named(row).is_empty() && !row.to_lowercase().contains("*not yet"))
         .collect();
 
     assert_eq!(bare, Vec::<&str>::new());
+}
+
+#[test]
+fn every_statement_has_a_documented_status_word() {
+    let conformance = page("conformance.md");
+    let words = ["done", "stricter", "differs", "partial", "not built"];
+    for word in words {
+        let row = format!("\n| {word} | ");
+        assert!(conformance.contains(&row), "{word} is not explained");
+    }
+    let page = conformance + &page("conformance-tenancy.md");
+
+    let other: Vec<&str> = rows(&page)
+        .into_iter()
+        .map(|(_, row)| row)
+        .filter(|row| {
+            let status = row.split(" | ").nth(2);
+            status.is_none_or(|status| !words.contains(&status))
+        })
+        .collect();
+
+    assert_eq!(other, Vec::<&str>::new());
+}
+
+#[test]
+fn a_row_whose_tests_are_all_long_names_the_make_target() {
+    let long = long_tests();
+    assert!(long.len() > 10, "{long:?}");
+    let mut unmarked = Vec::new();
+    for name in [
+        "conformance.md",
+        "conformance-tenancy.md",
+        "attacks.md",
+        "attacks-runtime.md",
+        "tenancy-cases.md",
+        "features.md",
+    ] {
+        let page = page(name);
+        let rows = page.lines().filter(|line| line.starts_with('|'));
+        let of_long = rows.filter(|row| {
+            let tests = named(row);
+            !tests.is_empty() && tests.iter().all(|test| long.contains(*test))
+        });
+        let of_long = of_long.filter(|row| !row.contains("`make test-long`"));
+        unmarked.extend(of_long.map(|row| format!("{name}: {row}")));
+    }
+
+    assert_eq!(unmarked, Vec::<String>::new());
 }
 
 #[test]
@@ -113,8 +164,10 @@ fn every_tenancy_case_is_listed_once_in_order_and_names_a_test() {
 #[test]
 fn every_attack_row_has_a_defense_and_a_test() {
     let page = attacks();
+    let rows = rows(&page);
 
-    for ((letter, number), row) in rows(&page) {
+    assert!(rows.len() > 300, "{} rows", rows.len());
+    for ((letter, number), row) in rows {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
         assert_eq!(cells.len(), 6, "{row}");
         assert!(cells.iter().all(|cell| !cell.is_empty()), "{row}");
@@ -147,6 +200,34 @@ fn attacks_are_numbered_without_gaps_and_duplicates() {
 }
 
 #[test]
+fn rows_of_table_f_without_a_real_api_server_are_listed() {
+    let page = page("attacks.md");
+    let sources = sources();
+    let real = sources.iter().filter(|source| {
+        let path = source.path.to_string_lossy();
+        path.starts_with("tests/tests/real_") || path.starts_with("tests/tests/long_")
+    });
+    let real: Vec<&str> = real.map(|source| source.text.as_str()).collect();
+    let is_real = |test: &str| {
+        let declared = format!("fn {test}(");
+        real.iter().any(|text| text.contains(&declared))
+    };
+    let mut simulated = Vec::new();
+    for ((table, number), row) in rows(&page) {
+        let tests = row.trim_matches('|').split(" | ").last().unwrap();
+        if table == 'F' && !named(tests).into_iter().any(is_real) {
+            simulated.push(format!("F{number}"));
+        }
+    }
+
+    let sentence = "These rows do not have a test with a real API server: ";
+    let (_, listed) = page.split_once(sentence).unwrap();
+    let listed = listed.split('.').next().unwrap();
+    let listed: Vec<&str> = listed.split(',').map(str::trim).collect();
+    assert_eq!(listed, simulated);
+}
+
+#[test]
 fn every_reason_of_an_attack_is_explained_on_a_reference_page() {
     let pages = [
         "reasons.md",
@@ -159,9 +240,12 @@ fn every_reason_of_an_attack_is_explained_on_a_reference_page() {
     .map(page);
     let known: BTreeSet<&str> = pages.iter().flat_map(|page| quoted(page)).collect();
     let attacks = attacks();
+    let reasons: Vec<&str> = quoted(&attacks).filter(|word| is_reason(word)).collect();
+    assert!(reasons.len() > 100, "{reasons:?}");
 
-    let unknown: Vec<&str> = quoted(&attacks)
-        .filter(|word| is_reason(word) && !known.contains(word))
+    let unknown: Vec<_> = reasons
+        .into_iter()
+        .filter(|reason| !known.contains(reason))
         .collect();
 
     assert_eq!(unknown, Vec::<&str>::new());

@@ -13,7 +13,7 @@ use kube::Client;
 use kube::api::{Api, ListParams, WatchParams};
 use kubelet_attestation::errors::error_chain;
 use kubelet_authenticator_test_support::api_server::{
-    ApiServer, ConnectionFault, Fault, Kubeconfig, Route, Times,
+    ApiServer, ConnectionFault, Fault, Kubeconfig, Route, Times, Verb,
 };
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::controller::{Bed, Machine, PATIENCE, is_issued};
@@ -141,8 +141,11 @@ async fn a_canceled_call_does_not_close_the_shared_connection() {
     let watched = tokio::spawn(async move { watch(&watching).await });
     watches(&server, 1);
     server.inject(Route::list(), Times::once(), Fault::Hang);
-    let given_up = tokio::time::timeout(Duration::from_millis(200), list(&client)).await;
-    assert!(given_up.is_err());
+    let calling = client.clone();
+    let called = tokio::spawn(async move { list(&calling).await });
+    server.wait_for(1, PATIENCE, |request| request.verb == Verb::List);
+    called.abort();
+    assert!(called.await.unwrap_err().is_cancelled());
     assert_eq!(server.connections(), 1);
 
     assert_eq!(list(&client).await, Ok(0));

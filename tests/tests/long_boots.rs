@@ -3,7 +3,7 @@
 
 use kubelet_authenticator_test_support::virtual_machine::{Image, SecureBoot, VirtualMachine};
 use kubelet_authenticator_tests::boots::{
-    Host, OF_UNIFIED, allow, allow_only, cluster, credential, new_tpm, state,
+    Host, OF_UNIFIED, Progress, allow, allow_only, cluster, credential, new_tpm, state,
 };
 use serde_json::json;
 
@@ -86,16 +86,37 @@ fn a_kubelet_with_the_plugin_is_ready_and_registers_after_a_reboot() {
 }
 
 #[test]
+fn grub_without_secure_boot_gives_the_kernel_no_event_log() {
+    let scene = cluster("grub");
+    let host = Host::new(&scene, "grub");
+
+    let joined = host.join(Image::Grub, SecureBoot::Off);
+
+    host.is_joined_by(&joined);
+    assert_eq!(joined.event_log(), None);
+    // With Secure Boot, the same image passes the log.
+    let again = host.renew(Image::Grub, SecureBoot::On);
+    assert_eq!(again.status(), 0, "{}", again.errors());
+    assert!(again.event_log().is_some());
+}
+
+#[test]
 fn a_join_that_loses_power_at_ten_points_is_completed() {
     let scene = cluster("power");
     let timed = Host::new(&scene, "timed");
     let took = timed.join_time(Image::Unified, SecureBoot::On);
     let host = Host::new(&scene, "dark");
 
+    let mut progress = Vec::new();
     for point in 1..=10 {
         host.lose_power(Image::Unified, SecureBoot::On, took * point / 11);
+        progress.push(host.progress());
     }
 
+    // Otherwise, no failure occurred between the creation of a request and the storage of its certificate.
+    assert!(progress.contains(&Progress::Requested), "{progress:?}");
+    let mut since = progress.iter().skip_while(|one| **one != Progress::Joined);
+    assert!(since.all(|one| *one == Progress::Joined), "{progress:?}");
     let joined = host.join(Image::Unified, SecureBoot::On);
     host.is_joined_by(&joined);
     let record = scene.record("dark");

@@ -81,7 +81,7 @@ fn status_shows_the_certificate_after_a_join() {
 fn status_shows_the_pending_request() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("timeLimit", "1");
+    node.set("timeLimit", "5");
     node.run().failed(11);
 
     let status = node.status();

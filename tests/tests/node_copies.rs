@@ -157,7 +157,7 @@ fn a_machine_without_unique_ids_causes_one_warning() {
     let server = ApiServer::start();
     server.set_signer(Signer::Off);
     let mut node = node(&server, "n", &[(MACHINE_ID, "uninitialized")]);
-    node.set("timeLimit", "3");
+    node.set("timeLimit", "5");
 
     let first = node.run().failed(11);
     server.set_signer(Signer::issue());

@@ -18,6 +18,9 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The time limit for a run on a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// The time limit for a run without a credential, and for a run with a slow device.
+const IN_FULL: Duration = Duration::from_secs(25);
+
 /// The time limit for a run that does not wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
@@ -259,10 +262,11 @@ fn near_expiry_a_slow_device_gets_25_seconds_once_an_hour() {
         assert_eq!(run.pair(), old, "{run:#?}");
     }
     assert!(in_full.took > Duration::from_secs(5), "{in_full:#?}");
-    // The grace period for a Node is 50 seconds.
-    assert!(in_full.took < Duration::from_secs(30), "{in_full:#?}");
     assert!(undecided.took > Duration::from_secs(10), "{undecided:#?}");
-    assert!(undecided.took < Duration::from_secs(20), "{undecided:#?}");
+    // The grace period for a Node is 50 seconds.
+    in_full.within(IN_FULL);
+    // The device takes 6 seconds, and the run then waits for the controller for 5 seconds.
+    undecided.within(Duration::from_secs(11));
     assert_ne!(renewed.pair(), old);
     assert_eq!(server.creates(), 2);
 }
@@ -305,7 +309,7 @@ fn a_first_credential_is_awaited_for_25_seconds() {
 
     let run = node.run().failed(11);
 
-    assert!(run.took < Duration::from_secs(30), "{run:#?}");
+    run.within(IN_FULL);
     issue_pending(&server, &node);
     node.run().succeeded();
     assert_eq!(server.creates(), 1);

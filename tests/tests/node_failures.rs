@@ -165,7 +165,7 @@ fn a_taken_request_name_exits_with_10_and_the_next_run_uses_another() {
 #[test]
 fn an_undecided_request_exits_with_11_and_the_next_run_waits_for_it() {
     let (server, mut node) = node(Signer::Off);
-    node.set("timeLimit", "2");
+    node.set("timeLimit", "5");
 
     node.run().failed(11).saying("still pending");
     let name = node.json("pending.json")["request"]["name"].clone();
@@ -375,7 +375,7 @@ fn a_refusal_by_the_api_server_is_not_retried() {
 #[test]
 fn a_request_that_is_ten_minutes_old_is_dropped_and_its_key_kept() {
     let (server, mut node) = node(Signer::Off);
-    node.set("timeLimit", "1");
+    node.set("timeLimit", "5");
     node.run().failed(11);
     node.change("pending.json", |pending| {
         let created = pending["request"]["created"].as_u64().unwrap();
@@ -423,7 +423,7 @@ fn an_undecided_request_is_kept_while_the_certificate_is_valid() {
 #[test]
 fn a_garbage_collected_request_is_recreated() {
     let (server, mut node) = node(Signer::Off);
-    node.set("timeLimit", "1");
+    node.set("timeLimit", "5");
     node.run().failed(11);
     let name = node.json("pending.json")["request"]["name"].clone();
     server.delete_csr(name.as_str().unwrap());

@@ -112,6 +112,25 @@ fn the_insecure_plugin_requests_one_year_without_evidence() {
 }
 
 #[test]
+fn a_join_and_a_renewal_request_only_client_certificates() {
+    let server = ApiServer::start();
+    server.set_signer(old_certificates());
+    let node = Node::new(NULL, &server);
+    node.run().succeeded();
+    node.run().succeeded();
+
+    let requests = server.csrs();
+
+    assert_eq!(requests.len(), 2);
+    for request in requests {
+        let spec = &request["spec"];
+        assert_eq!(spec["signerName"], Provider::NULL.client_signer());
+        let usages = serde_json::json!(["digital signature", "client auth"]);
+        assert_eq!(spec["usages"], usages);
+    }
+}
+
+#[test]
 fn the_null_plugin_requests_one_week_with_evidence_for_the_cluster() {
     let server = issuing();
     Node::new(NULL, &server).run().succeeded();

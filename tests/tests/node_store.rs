@@ -209,7 +209,7 @@ fn a_world_readable_key_on_a_read_only_disk_is_still_printed() {
 fn the_mode_of_a_readable_pending_key_is_fixed() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("timeLimit", "3");
+    node.set("timeLimit", "5");
     node.run().failed(11);
     set_mode(&node.file("pending.json"), 0o644);
 

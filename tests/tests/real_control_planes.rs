@@ -23,7 +23,7 @@ const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenti
 
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 const FIRST: Member = Member::new("first", "first1");
 const SECOND: Member = Member::new("second", "second");

@@ -28,7 +28,8 @@ static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     for definition in manifests() {
         cluster.kubectl().apply(&yaml(&definition).unwrap());
     }
-    let established = ["wait", "--for=condition=Established", "crd", "--all"];
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s"];
+    let established = [&wait[..], &["crd", "--all"]].concat();
     cluster.kubectl().ok(established);
     cluster
 });

@@ -70,8 +70,10 @@ const MAX_MEMORY: f64 = 400.0;
 /// their length.
 const KEEPING: usize = 4;
 
-/// The number of these requests in each cluster.
+/// The number of these requests in each cluster that a watch returns, and the number that a list returns. A list with
+/// more of these requests would exceed the limit for a page.
 const KEPT: usize = 1000;
+const LISTED: usize = 4;
 
 /// The number of values in each request. This number is near the limit.
 const VALUES: usize = 4000;
@@ -349,15 +351,20 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
             1 => connections(ConnectionFault::NotHttp),
             _ => calls(Route::any(), Fault::not_json()),
         },
-        // The API server sends requests that the controller watches and stores, and never responds to the controller's
-        // answers.
+        // The API server sends requests that the controller lists, watches and stores, and never responds to the
+        // controller's answers.
         4 if variant < KEEPING => {
-            let fault = Fault::Answer {
-                code: 200,
-                content_type: "application/json".to_owned(),
-                body: kept_requests().into_bytes(),
-            };
-            calls(Route::watch(), fault);
+            for (route, body) in [
+                (Route::list(), kept_list()),
+                (Route::watch(), kept_events()),
+            ] {
+                let fault = Fault::Answer {
+                    code: 200,
+                    content_type: "application/json".to_owned(),
+                    body: body.into_bytes(),
+                };
+                calls(route, fault);
+            }
             calls(Route::approval(), Fault::Hang);
         }
         _ => {
@@ -368,10 +375,13 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
     server.drop_connections();
 }
 
+/// A list with these objects.
+fn list(items: &str) -> String {
+    format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{items}]}}"#)
+}
+
 /// A response body that uses much more memory than its length, and the verb of the calls that receive it.
 fn much_of_little(number: usize) -> (Verb, String) {
-    let list =
-        |items: &str| format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{items}]}}"#);
     let elements = "{},".repeat(ELEMENTS) + "{}";
     let metadata = format!(r#"{{"name":"x","managedFields":[{elements}]}}"#);
     match number % 4 {
@@ -389,24 +399,32 @@ fn much_of_little(number: usize) -> (Verb, String) {
     }
 }
 
-/// Watch events with certificate requests for the controller. The metadata or the groups of these requests consist of
-/// many small values.
-fn kept_requests() -> String {
-    let owners = "{},".repeat(VALUES) + "{}";
-    let groups = r#""","#.repeat(VALUES) + r#""""#;
+/// A certificate request for the controller. Its usages or its groups consist of many small values. It has no metadata
+/// that the controller does not use, so the controller stores it as a whole.
+fn kept_request(number: usize) -> String {
+    let values = r#""","#.repeat(VALUES) + r#""""#;
+    let (usages, groups) = match number % 3 {
+        0 => (values.as_str(), ""),
+        1 => ("", values.as_str()),
+        // The memory use of this request corresponds to its length.
+        _ => ("", ""),
+    };
+    let metadata = format!(r#"{{"name":"k{number}","uid":"k{number}","resourceVersion":"9"}}"#);
     let signer = Provider::NULL.client_signer();
-    let event = |number: usize| {
-        let (owners, groups) = match number % 3 {
-            0 => (owners.as_str(), ""),
-            1 => ("", groups.as_str()),
-            // The memory use of this request corresponds to its length.
-            _ => ("", ""),
-        };
-        let metadata = format!(
-            r#"{{"name":"k{number}","uid":"k{number}","resourceVersion":"9","ownerReferences":[{owners}]}}"#
-        );
-        let spec = format!(r#"{{"request":"","signerName":"{signer}","groups":[{groups}]}}"#);
-        format!("{{\"type\":\"ADDED\",\"object\":{{\"metadata\":{metadata},\"spec\":{spec}}}}}\n")
+    let lists = format!(r#""usages":[{usages}],"groups":[{groups}]"#);
+    let spec = format!(r#"{{"request":"","signerName":"{signer}",{lists}}}"#);
+    format!(r#"{{"metadata":{metadata},"spec":{spec}}}"#)
+}
+
+fn kept_list() -> String {
+    let requests: Vec<String> = (KEPT..KEPT + LISTED).map(kept_request).collect();
+    list(&requests.join(","))
+}
+
+fn kept_events() -> String {
+    let event = |number| {
+        let request = kept_request(number);
+        format!("{{\"type\":\"ADDED\",\"object\":{request}}}\n")
     };
     (0..KEPT).map(event).collect()
 }

@@ -8,6 +8,9 @@ pub const LEAKED: &str = "worker-2";
 /// A machine whose bootstrap token leaked, and which has joined.
 pub const JOINED: &str = "worker-1";
 
+/// The description of a request without an outcome.
+pub const UNDECIDED: &str = "undecided";
+
 /// The required outcome of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
@@ -59,7 +62,7 @@ pub const ATTACKS: [Attack; 7] = [
     Attack {
         token: LEAKED,
         what: "an IP address as a subject alternative name",
-        stock: "undecided",
+        stock: UNDECIDED,
         expected: Expected::Denied("SubjectAltNameRequested"),
         kind: Kind::Wish(|signer| Wish {
             address: Some([10, 96, 0, 1].into()),
@@ -69,7 +72,7 @@ pub const ATTACKS: [Attack; 7] = [
     Attack {
         token: LEAKED,
         what: "O=system:masters",
-        stock: "undecided",
+        stock: UNDECIDED,
         expected: Expected::Denied("SubjectOrganization"),
         kind: Kind::Wish(|signer| Wish {
             organization: "system:masters",
@@ -138,7 +141,7 @@ impl Verdict {
         match self {
             Self::Issued(_) => "issued".to_owned(),
             Self::Refused { kind, reason, .. } => format!("{kind}: {reason}"),
-            Self::Undecided => "undecided".to_owned(),
+            Self::Undecided => UNDECIDED.to_owned(),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::controller::Controller;
 use crate::plugin::Plugin;
 use crate::story;
 
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(60);
 
 /// The signer of instances.
 pub const AWS: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-aws";

@@ -22,7 +22,7 @@ pub const MACHINES: [(&str, &str); 4] = [
 const TOKEN_SECRET: &str = "0123456789abcdef";
 
 /// The deadline for the arrival of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The provider ID of the machine with this name, if the infrastructure does not use instances.
 pub fn provider_id(machine: &str) -> String {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `node-attestation-controller run`, which stops when this value is dropped.
 pub struct Controller {

@@ -26,8 +26,8 @@ use crate::controller::Controller;
 use crate::plugin::Plugin;
 use crate::story;
 
-/// The deadline for operations that take at most a second.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The deadline for operations that take at most a second on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The signer for machines with TPMs.
 const TPM: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm";

@@ -211,6 +211,10 @@ impl Contents {
                 budget.max_anchors = 0;
             }
         }
+        let (first, rest) = first_document(text);
+        // As in client-go, a marker or a comment can follow the document.
+        let has_one = policy == Policy::Machine && is_blank(rest);
+        let text = if has_one { first } else { text };
         let mut track = Track::new();
         let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
             Self::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
@@ -230,6 +234,34 @@ impl Contents {
             }
         })
     }
+}
+
+/// Splits a YAML text after its first document. The second part begins with the marker after this document.
+pub fn first_document(text: &str) -> (&str, &str) {
+    let (mut has_started, mut at) = (false, 0);
+    for line in text.split_inclusive('\n') {
+        let begin = at;
+        at += line.len();
+        let line = line.trim_start_matches('\u{feff}').trim_end();
+        let is_start = is_marker(line, "---");
+        if has_started && (is_start || is_marker(line, "...")) {
+            return text.split_at_checked(begin).unwrap_or((text, ""));
+        }
+        // Comments and directives can precede the document.
+        has_started |= is_start || !(line.is_empty() || line.starts_with(['#', '%']));
+    }
+    (text, "")
+}
+
+fn is_marker(line: &str, marker: &str) -> bool {
+    let rest = line.strip_prefix(marker);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
+}
+
+/// Whether a YAML text contains only markers and comments.
+fn is_blank(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    lines.all(|line| ["", "---", "..."].contains(&line) || line.starts_with('#'))
 }
 
 impl Cluster {

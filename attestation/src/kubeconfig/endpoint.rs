@@ -197,17 +197,29 @@ pub(super) fn certificates(
     policy: Policy,
 ) -> Result<Vec<CertificateDer<'static>>, Refused> {
     ensure!(!pem.trim().is_empty(), Refused::NoCa);
-    let blocks = CertificateDer::pem_slice_iter(pem.as_bytes());
     let found: Vec<_> = match policy {
         Policy::Tenant => {
-            let all: Result<_, _> = blocks.collect();
+            let all: Result<_, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
             all.map_err(|_| Refused::NotCertificates)?
         }
-        Policy::Machine => blocks.filter_map(Result::ok).collect(),
+        Policy::Machine => readable(pem),
     };
     if found.is_empty() {
         Err(Refused::NotCertificates)
     } else {
         Ok(found)
     }
+}
+
+/// The certificates that can be decoded. As in Go, a block without an end does not hide the next block, and tabs count as
+/// spaces.
+fn readable(pem: &str) -> Vec<CertificateDer<'static>> {
+    let text = pem.replace('\t', " ");
+    let starts = text.match_indices("\n-----BEGIN ").map(|(at, _)| at);
+    let ends = starts.clone().chain([text.len()]);
+    let parts = [0].into_iter().chain(starts).zip(ends);
+    let parts = parts.filter_map(|(from, to)| text.get(from..to));
+    parts
+        .flat_map(|part| CertificateDer::pem_slice_iter(part.as_bytes()).filter_map(Result::ok))
+        .collect()
 }

@@ -41,6 +41,11 @@ pub fn identity(
         .map_err(|_| ("client-certificate", Refused::NotCertificates))?;
     let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
         .map_err(|_| ("client-key", Refused::NotAKey))?;
+    let key = match policy {
+        Policy::Tenant => key,
+        // As in Go, the label does not determine the format of the key.
+        Policy::Machine => PrivateKeyDer::try_from(key.secret_der().to_vec()).unwrap_or(key),
+    };
     Ok((chain, key))
 }
 
@@ -231,7 +236,7 @@ impl User {
     }
 
     /// Returns the user's token. The token file takes precedence. As in client-go, the inline token is used if the file
-    /// cannot be read.
+    /// is empty or cannot be read.
     fn token<E: From<InvalidKubeconfig>>(
         &self,
         place: &str,
@@ -239,7 +244,7 @@ impl User {
     ) -> Result<Secret<String>, E> {
         let file = filled(self.token_file.as_deref()).map(read);
         let (field, token) = match (&file, &self.token) {
-            (Some(Ok(text)), _) => {
+            (Some(Ok(text)), inline) if inline.is_none() || !text.trim_ascii().is_empty() => {
                 let text = str::from_utf8(text).map_err(|_| Refused::NotAToken);
                 ("tokenFile", text.and_then(token))
             }

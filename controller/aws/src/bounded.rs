@@ -1,15 +1,29 @@
-//! Objects of tenants, limited for each namespace.
+//! Objects of tenants, limited for each namespace and in total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use node_attestation_runtime::memory::KeptLimit;
 use node_attestation_runtime::shared::Swept;
 
 /// The maximum number of known omitted objects in one namespace. If a namespace has more omitted objects, each missing
 /// object counts as omitted.
 const MAX_OMITTED: usize = 1000;
+
+/// The number of bytes that an object uses in addition to its own size.
+const OBJECT_LEN: usize = 256;
+
+/// The size in bytes of this fraction of the container's memory, as the limit for all namespaces together.
+pub(crate) fn of_memory(part: usize) -> KeptLimit {
+    // The tests must not depend on the container in which they run.
+    if cfg!(test) {
+        KeptLimit::new((1 << 30) / part)
+    } else {
+        KeptLimit::of_memory(part, 1)
+    }
+}
 
 /// The limits of one namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +40,15 @@ pub struct NamespaceLimits {
 ///
 /// - If a namespace has too many objects, a new object is omitted.
 /// - If the objects of a namespace are too large, a small object replaces the new object.
+/// - The objects of all namespaces together are limited. One namespace uses at most half of this limit, and a new
+///   namespace always gets a part of the last quarter.
 /// - The cost of a change does not depend on the number of objects.
 #[derive(Debug)]
 pub struct Bounded<K, V> {
     limits: NamespaceLimits,
+    total: KeptLimit,
+    /// The number of bytes that all objects use.
+    all: Arc<AtomicUsize>,
     entries: BTreeMap<K, Kept<V>>,
     namespaces: Swept<String, Weak<Used>>,
     /// The key digests of omitted objects, grouped by namespace.
@@ -49,6 +68,17 @@ pub struct Kept<V> {
 struct Used {
     objects: AtomicUsize,
     bytes: AtomicUsize,
+    /// The number of bytes that the objects of all namespaces use.
+    all: Arc<AtomicUsize>,
+}
+
+impl Used {
+    /// The number of bytes that the objects use.
+    fn memory(&self) -> usize {
+        let objects = self.objects.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        bytes.saturating_add(objects.saturating_mul(OBJECT_LEN))
+    }
 }
 
 /// The number of objects and bytes that one object uses.
@@ -62,6 +92,7 @@ impl Part {
     fn new(used: Arc<Used>, bytes: usize) -> Self {
         used.objects.fetch_add(1, Ordering::Relaxed);
         used.bytes.fetch_add(bytes, Ordering::Relaxed);
+        used.all.fetch_add(bytes + OBJECT_LEN, Ordering::Relaxed);
         Self { used, bytes }
     }
 }
@@ -70,14 +101,18 @@ impl Drop for Part {
     fn drop(&mut self) {
         self.used.objects.fetch_sub(1, Ordering::Relaxed);
         self.used.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        let memory = self.bytes + OBJECT_LEN;
+        self.used.all.fetch_sub(memory, Ordering::Relaxed);
     }
 }
 
 impl<K: Ord + Hash, V> Bounded<K, V> {
-    /// Creates an empty collection with these limits for each namespace.
-    pub fn new(limits: NamespaceLimits) -> Self {
+    /// Creates an empty collection with these limits for each namespace, and this number of bytes for all namespaces.
+    pub fn new(limits: NamespaceLimits, total: KeptLimit) -> Self {
         Self {
             limits,
+            total,
+            all: Arc::default(),
             entries: BTreeMap::new(),
             namespaces: Swept::default(),
             omitted: BTreeMap::new(),
@@ -110,8 +145,8 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         })
     }
 
-    /// Replaces an object in this namespace, with this size in bytes. If the objects of the namespace would then be too
-    /// large, stores `instead`.
+    /// Replaces an object in this namespace, with this size in bytes. If the objects of the namespace or of all
+    /// namespaces would then be too large, stores `instead`.
     ///
     /// Returns the objects that are not kept, so that the caller can drop large objects after it releases a lock.
     pub fn put(
@@ -124,16 +159,19 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         let used = self.used(namespace);
         // The previous object no longer counts.
         let mut dropped: Vec<V> = self.remove(namespace, &key).into_iter().collect();
-        if used.objects.load(Ordering::Relaxed) >= self.limits.objects {
+        let before = (used.memory(), self.all.load(Ordering::Relaxed));
+        let room = self.total.room(before, self.namespaces.len());
+        let has_place = used.objects.load(Ordering::Relaxed) < self.limits.objects;
+        let Some(room) = room.checked_sub(OBJECT_LEN).filter(|_| has_place) else {
             let omitted = self.omitted.entry(namespace.to_owned()).or_default();
             if omitted.len() <= MAX_OMITTED {
                 omitted.insert(self.digest.hash_one(&key));
             }
             dropped.push(value);
             return dropped;
-        }
-        let all = used.bytes.load(Ordering::Relaxed).saturating_add(bytes);
-        let (value, bytes) = if all <= self.limits.bytes {
+        };
+        let own = used.bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        let (value, bytes) = if own <= self.limits.bytes && bytes <= room {
             (value, bytes)
         } else {
             dropped.push(value);
@@ -169,7 +207,10 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
             return known;
         }
         self.omitted.remove(namespace);
-        let used = Arc::<Used>::default();
+        let used = Arc::new(Used {
+            all: self.all.clone(),
+            ..Used::default()
+        });
         let is_dead = |_: &String, known: &mut Weak<Used>| known.strong_count() == 0;
         let dead = self
             .namespaces
@@ -188,6 +229,8 @@ mod tests {
         bytes: 10,
     };
 
+    const TOTAL: KeptLimit = KeptLimit::new(1 << 20);
+
     /// Adds an object of this size. Returns the part of the object that is kept.
     fn put(all: &mut Bounded<String, usize>, key: &str, bytes: usize) -> Option<usize> {
         let (namespace, _) = key.split_once('/').unwrap();
@@ -197,7 +240,7 @@ mod tests {
 
     #[test]
     fn objects_beyond_the_number_of_their_namespace_are_omitted() {
-        let mut all = Bounded::new(LIMITS);
+        let mut all = Bounded::new(LIMITS, TOTAL);
         for key in ["a/1", "a/2", "a/3"] {
             assert_eq!(put(&mut all, key, 1), Some(1));
         }
@@ -215,7 +258,7 @@ mod tests {
 
     #[test]
     fn an_object_that_is_only_missing_is_not_reported_as_omitted() {
-        let mut all = Bounded::new(LIMITS);
+        let mut all = Bounded::new(LIMITS, TOTAL);
         let key = |number: usize| format!("a/{number:04}");
         for number in 0..5 {
             put(&mut all, &key(number), 1);
@@ -239,7 +282,7 @@ mod tests {
 
     #[test]
     fn objects_beyond_the_size_of_their_namespace_are_replaced() {
-        let mut all = Bounded::new(LIMITS);
+        let mut all = Bounded::new(LIMITS, TOTAL);
         assert_eq!(put(&mut all, "a/1", 8), Some(8));
 
         assert_eq!(put(&mut all, "a/2", 3), Some(0));
@@ -256,7 +299,7 @@ mod tests {
 
     #[test]
     fn namespaces_without_objects_are_forgotten() {
-        let mut all = Bounded::new(LIMITS);
+        let mut all = Bounded::new(LIMITS, TOTAL);
         for number in 0..1000 {
             let key = format!("{number}/1");
             put(&mut all, &key, 1);
@@ -265,5 +308,43 @@ mod tests {
         }
 
         assert!(all.namespaces.len() < 10, "{}", all.namespaces.len());
+    }
+
+    #[test]
+    fn objects_of_one_namespace_leave_memory_to_all_others() {
+        const SIZE: usize = 1000 - OBJECT_LEN;
+        let limits = NamespaceLimits {
+            objects: 100,
+            bytes: usize::MAX,
+        };
+        let mut all = Bounded::new(limits, KeptLimit::new(48_000));
+        let mut fill = |namespace: &str| {
+            let keys = (0..100).map(|number| format!("{namespace}/{number}"));
+            let kept = keys.filter(|key| put(&mut all, key, SIZE) == Some(SIZE));
+            kept.count()
+        };
+
+        let kept = ["a", "b", "c", "d"].map(&mut fill);
+
+        assert_eq!(kept, [24, 12, 4, 3]);
+        all.entries_mut().clear();
+        assert_eq!(all.all.load(Ordering::Relaxed), 0);
+        assert_eq!(put(&mut all, "b/0", SIZE), Some(SIZE));
+    }
+
+    #[test]
+    fn an_object_that_exceeds_the_memory_of_all_is_replaced() {
+        let limits = NamespaceLimits {
+            objects: 100,
+            bytes: usize::MAX,
+        };
+        let mut all = Bounded::new(limits, KeptLimit::new(8 * OBJECT_LEN));
+
+        assert_eq!(put(&mut all, "a/1", 3 * OBJECT_LEN), Some(3 * OBJECT_LEN));
+        assert_eq!(put(&mut all, "a/2", 1), None, "half is used");
+        all.remove("a", &"a/1".to_owned());
+
+        assert_eq!(put(&mut all, "a/1", 4 * OBJECT_LEN), Some(0));
+        assert_eq!(put(&mut all, "a/2", OBJECT_LEN), Some(OBJECT_LEN));
     }
 }

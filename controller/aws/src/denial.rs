@@ -17,7 +17,7 @@ reasons! {
         #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentStructure(&'static str) => "the signed identity document has an unexpected structure",
         /// The CMS message has no signer, or more than one.
-        #[error("the identity document has {0} signers; exactly one is accepted")]
+        #[error("the identity document has {0} signers, but must have exactly one")]
         #[cure("Check that no other service answers at the metadata service's address.")]
         DocumentSigners(usize) => "the identity document must have exactly one signer",
         /// The CMS message contains certificates or revocation lists. The controller accepts only the signers in its

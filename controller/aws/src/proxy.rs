@@ -1,6 +1,6 @@
 //! The connection to AWS, through the operator's proxy if one is configured.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use aws_smithy_http_client::{Builder, ConnectorBuilder};
 use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns, ResolveDnsError};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::addresses_in;
-use node_attestation_runtime::turns::{FairTurns, Line, Owner, TurnLimits};
+use node_attestation_runtime::turns::{FairTurns, Line, Owner, Turn, TurnLimits};
 use reqwest::NoProxy;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
@@ -47,6 +47,13 @@ const LOOKUPS: TurnLimits = TurnLimits {
     of_cluster: 4,
 };
 
+/// The limits on concurrent lookups for one published region in one domain, which are at most half of the turns of the
+/// domain, even if several namespaces use the region.
+const OF_REGION: TurnLimits = TurnLimits {
+    all: 4,
+    of_cluster: 4,
+};
+
 /// The lookups of this process.
 static PROCESS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 
@@ -71,11 +78,11 @@ pub(crate) fn caused_by<F: Future>(
 /// Therefore each domain has separate turns for the regions that AWS has published, and for all other regions. Only the
 /// operator can specify other hosts.
 ///
-/// The turns for other regions rotate through the namespaces of the tenants, and then through the hosts. The turns for
-/// published regions rotate only through the hosts, because a published region can also be slow.
+/// The turns rotate through the namespaces of the tenants, and then through the hosts. A published region can also be
+/// slow, and several namespaces can use it. Therefore a lookup in a published region first waits for a turn of this
+/// region, without a turn of its domain.
 #[derive(Debug)]
 struct Lookups {
-    published: BTreeSet<String>,
     domains: BTreeMap<&'static str, OfDomain>,
     of_operator: FairTurns,
 }
@@ -83,19 +90,47 @@ struct Lookups {
 /// The turns for one domain.
 #[derive(Debug)]
 struct OfDomain {
+    /// The turns for each published region.
+    regions: BTreeMap<String, FairTurns>,
     published: FairTurns,
     other: FairTurns,
+}
+
+/// The queues for the lookups of a host.
+#[derive(Debug)]
+struct Lines {
+    of_region: Option<Line>,
+    of_group: Line,
+}
+
+/// The turns for one lookup: of its published region, and of its group.
+type Turns = (Option<Turn>, Turn);
+
+impl Lines {
+    async fn turn(&self) -> Turns {
+        let of_region = match &self.of_region {
+            Some(line) => Some(line.turn().await),
+            None => None,
+        };
+        (of_region, self.of_group.turn().await)
+    }
 }
 
 impl Default for Lookups {
     fn default() -> Self {
         let turns = || FairTurns::new(LOOKUPS);
+        let signers = Signers::embedded();
         let of_domain = |domain| {
-            let (published, other) = (turns(), turns());
-            (domain, OfDomain { published, other })
+            let regions = signers.regions();
+            let regions = regions.map(|region| (region.to_owned(), FairTurns::new(OF_REGION)));
+            let of_domain = OfDomain {
+                regions: regions.collect(),
+                published: turns(),
+                other: turns(),
+            };
+            (domain, of_domain)
         };
         Self {
-            published: Signers::embedded().regions().map(str::to_owned).collect(),
             domains: partition::domains().map(of_domain).collect(),
             of_operator: turns(),
         }
@@ -103,24 +138,27 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// The queue for lookups of a host.
-    fn line(&self, host: &str) -> Line {
-        let (turns, is_of_tenants) = self.turns(host);
-        let cause = CAUSE.try_with(Clone::clone).ok();
-        match cause.filter(|_| is_of_tenants) {
-            Some(namespace) => turns.line(&ObjectKey::new(namespace, host)),
-            None => turns.line(&Host(host)),
-        }
-    }
-
-    /// Returns the turns for a host, and whether any tenant can specify the host.
-    fn turns(&self, host: &str) -> (&FairTurns, bool) {
+    /// The queues for lookups of a host.
+    fn lines(&self, host: &str) -> Lines {
         let place = region_and_domain(host);
         let place = place.and_then(|(region, domain)| Some((region, self.domains.get(domain)?)));
-        match place {
-            Some((region, domain)) if self.published.contains(region) => (&domain.published, false),
-            Some((_, domain)) => (&domain.other, true),
-            None => (&self.of_operator, false),
+        let Some((region, domain)) = place else {
+            return Lines {
+                of_region: None,
+                of_group: self.of_operator.line(&Host(host)),
+            };
+        };
+        // The namespace is empty for the controller's own calls.
+        let cause = CAUSE.try_with(Clone::clone).unwrap_or_default();
+        let owner = ObjectKey::new(cause, host);
+        let of_region = domain.regions.get(region);
+        let turns = match of_region {
+            Some(_) => &domain.published,
+            None => &domain.other,
+        };
+        Lines {
+            of_region: of_region.map(|turns| turns.line(&owner)),
+            of_group: turns.line(&owner),
         }
     }
 }
@@ -131,7 +169,7 @@ fn region_and_domain(host: &str) -> Option<(&str, &str)> {
     place.split_once('.')
 }
 
-/// A host. The turns in its group rotate through the hosts.
+/// A host that only the operator can specify. The turns for these hosts rotate through the hosts.
 #[derive(Debug)]
 struct Host<'a>(&'a str);
 
@@ -150,17 +188,17 @@ impl Owner for Host<'_> {
 pub(crate) struct Names;
 
 impl Names {
-    async fn addresses(line: Line, host: &str) -> io::Result<Vec<SocketAddr>> {
-        let turn = line.turn().await;
-        addresses_in(turn, host.to_owned()).await
+    async fn addresses(lines: Lines, host: &str) -> io::Result<Vec<SocketAddr>> {
+        let turns = lines.turn().await;
+        addresses_in(turns, host.to_owned()).await
     }
 }
 
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
-        let line = PROCESS.line(name.as_str());
+        let lines = PROCESS.lines(name.as_str());
         Box::pin(async move {
-            let found = Self::addresses(line, name.as_str()).await?;
+            let found = Self::addresses(lines, name.as_str()).await?;
             let found: Addrs = Box::new(found.into_iter());
             Ok(found)
         })
@@ -169,9 +207,9 @@ impl Resolve for Names {
 
 impl ResolveDns for Names {
     fn resolve_dns<'a>(&'a self, name: &'a str) -> DnsFuture<'a> {
-        let line = PROCESS.line(name);
+        let lines = PROCESS.lines(name);
         DnsFuture::new(async move {
-            let found = Self::addresses(line, name).await;
+            let found = Self::addresses(lines, name).await;
             let found = found.map_err(ResolveDnsError::new)?;
             Ok(found.iter().map(SocketAddr::ip).collect())
         })
@@ -252,16 +290,36 @@ impl Proxy {
 
 #[cfg(test)]
 mod tests {
-    use node_attestation_runtime::turns::Turn;
-
     use super::*;
 
+    impl Lines {
+        fn try_turn(&self) -> Option<Turns> {
+            let of_region = match &self.of_region {
+                Some(line) => Some(line.try_turn()?),
+                None => None,
+            };
+            Some((of_region, self.of_group.try_turn()?))
+        }
+    }
+
     /// The turns for lookups of these hosts.
-    fn hanging(lookups: &Lookups, hosts: &[String]) -> Vec<Turn> {
+    fn hanging(lookups: &Lookups, hosts: &[String]) -> Vec<Turns> {
         let turns = hosts
             .iter()
-            .filter_map(|host| lookups.line(host).try_turn());
+            .filter_map(|host| lookups.lines(host).try_turn());
         turns.collect()
+    }
+
+    /// The turns for lookups of these hosts that this namespace causes.
+    fn hanging_of(lookups: &Lookups, namespace: &str, hosts: &[String]) -> Vec<Turns> {
+        CAUSE.sync_scope(namespace.to_owned(), || hanging(lookups, hosts))
+    }
+
+    fn published(regions: &[&str]) -> Vec<String> {
+        let hosts = regions
+            .iter()
+            .map(|region| format!("ec2.{region}.amazonaws.com"));
+        hosts.cycle().take(100).collect()
     }
 
     fn invented_in(domain: &str) -> Vec<String> {
@@ -315,22 +373,44 @@ mod tests {
     fn the_invented_regions_of_one_namespace_leave_a_turn_to_another() {
         let lookups = Lookups::default();
         let invented = invented_in("amazonaws.com");
-        let of = |namespace: &str, hosts: &[String]| {
-            let namespace = namespace.to_owned();
-            CAUSE.sync_scope(namespace, || hanging(&lookups, hosts))
-        };
+        let other = CAUSE.sync_scope("tenant-b".to_owned(), || lookups.lines(&invented[0]));
 
-        let other = CAUSE.sync_scope("tenant-b".to_owned(), || lookups.line(&invented[0]));
-
-        let first = of("tenant-a", &invented);
+        let first = hanging_of(&lookups, "tenant-a", &invented);
 
         assert_eq!(first.len(), LOOKUPS.all / 2);
         assert!(other.try_turn().is_some());
-        // In a published region, each host has its own turns, so a slow host does not delay the others.
-        let published = ["ec2.eu-west-1.amazonaws.com", "ec2.us-east-1.amazonaws.com"];
-        for host in published {
-            let hosts = vec![host.to_owned(); 100];
-            assert!(!of("tenant-a", &hosts).is_empty(), "{host}");
+        // The published regions have other turns.
+        for region in ["eu-west-1", "us-east-1"] {
+            let turns = hanging_of(&lookups, "tenant-a", &published(&[region]));
+            assert_eq!(turns.len(), OF_REGION.all, "{region}");
+        }
+    }
+
+    #[test]
+    fn the_published_regions_of_one_namespace_leave_turns_to_another() {
+        let lookups = Lookups::default();
+        let slow = published(&["eu-west-1", "us-east-1", "us-west-2"]);
+        let other = CAUSE.sync_scope("tenant-b".to_owned(), || lookups.lines(&slow[0]));
+
+        let first = hanging_of(&lookups, "tenant-a", &slow);
+
+        assert_eq!(first.len(), LOOKUPS.all / 2);
+        assert!(other.try_turn().is_some());
+    }
+
+    #[test]
+    fn a_slow_region_of_several_namespaces_leaves_turns_to_other_regions() {
+        let lookups = Lookups::default();
+        let slow = published(&["us-east-1"]);
+
+        let turns = ["tenant-a", "tenant-b", "tenant-c"]
+            .map(|namespace| hanging_of(&lookups, namespace, &slow));
+
+        let turns: usize = turns.iter().map(Vec::len).sum();
+        assert_eq!(turns, LOOKUPS.all / 2);
+        for namespace in ["tenant-a", "tenant-d"] {
+            let turns = hanging_of(&lookups, namespace, &published(&["eu-west-1"]));
+            assert!(!turns.is_empty(), "{namespace}");
         }
     }
 

@@ -329,14 +329,15 @@ mod tests {
         assert_eq!(region, "eu-west-1");
         assert_eq!(host.as_str(), "sts-fips.eu-west-1.amazonaws.com");
 
-        for wrong in [
-            "sts.eu-west-1.amazonaws.com",
-            "eu=sts.eu-west-1.amazonaws.com",
-            "eu-west-1=",
-            "eu-west-1=https://sts.eu-west-1.amazonaws.com",
-            "eu-west-1=sts.eu-west-1.amazonaws.com/path",
+        let no_host = "must contain only a lower-case host name, and a port if it is not 443";
+        for (wrong, reason) in [
+            ("sts.eu-west-1.amazonaws.com", "must be REGION=ENDPOINT"),
+            ("eu=sts.eu-west-1.amazonaws.com", "\"eu\" is not a region"),
+            ("eu-west-1=", no_host),
+            ("eu-west-1=https://sts.eu-west-1.amazonaws.com", no_host),
+            ("eu-west-1=sts.eu-west-1.amazonaws.com/path", no_host),
         ] {
-            assert!(sts_endpoint(wrong).is_err(), "{wrong}");
+            assert_eq!(sts_endpoint(wrong).unwrap_err(), reason, "{wrong}");
         }
     }
 
@@ -367,7 +368,11 @@ mod tests {
     fn a_document_version_that_is_not_a_short_word_is_refused() {
         assert_eq!(document_version("2031-01-01").unwrap(), "2031-01-01");
         for wrong in ["", "2031 01", "2031-01-01\n", &"1".repeat(33)] {
-            assert!(document_version(wrong).is_err(), "{wrong:?}");
+            assert_eq!(
+                document_version(wrong).unwrap_err(),
+                "must be the value of the field version in a document, such as 2017-09-30",
+                "{wrong:?}"
+            );
         }
     }
 
@@ -379,12 +384,12 @@ mod tests {
             ("eu-west-1", "https://vpce-1.ec2.example")
         );
 
-        for wrong in [
-            "eu-west-1=vpce-1.ec2.example",
-            "eu-west-1=https://",
-            "https://a",
+        for (wrong, reason) in [
+            ("eu-west-1=vpce-1.ec2.example", "must be a URL with a host"),
+            ("eu-west-1=https://", "must be a URL with a host"),
+            ("https://a", "must be REGION=ENDPOINT"),
         ] {
-            assert!(ec2_endpoint(wrong).is_err(), "{wrong}");
+            assert_eq!(ec2_endpoint(wrong).unwrap_err(), reason, "{wrong}");
         }
     }
 }

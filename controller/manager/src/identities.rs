@@ -60,9 +60,9 @@ enum Act {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Refuse all certificates of a Cluster that were issued before a time. Use this command if the list of revoked
-    /// certificates was lost because both clusters were restored from backups. The time can only increase. Nodes rejoin
-    /// with a bootstrap token and their evidence
+    /// Refuse all certificates of a Cluster that were issued before a given time. Use this command if the list of
+    /// revoked certificates was lost because both clusters were restored from backups. The time can only increase. Nodes
+    /// rejoin with a bootstrap token and their evidence
     Floor {
         /// The Cluster
         cluster: String,

@@ -56,7 +56,7 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["clusters"], "--without", Hint("use --unmanaged")),
 ];
 
-const ACK_CARM: Instead = Hint("use --ack=carm, which reads the maps of teams and of accounts");
+const ACK_CARM: Instead = Hint("use --ack=carm, which reads the team map and the account map");
 
 const BREAK_GLASS: Instead = Hint(concat!(
     "run the regular controller: run --kubeconfig FILE --namespace NAMESPACE; see ",

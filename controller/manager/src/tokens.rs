@@ -47,7 +47,7 @@ struct Recreate {
     /// node
     #[arg(long)]
     without_enforcement: bool,
-    /// Kubeconfig of the workload cluster, instead of the Secret of Cluster API
+    /// Kubeconfig of the workload cluster, instead of Cluster API's kubeconfig Secret
     #[arg(long, value_name = "FILE")]
     workload_kubeconfig: Option<PathBuf>,
     #[command(flatten)]

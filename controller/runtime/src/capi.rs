@@ -20,6 +20,7 @@ mod testing;
 mod watch;
 mod workload_access;
 
+pub use api_discovery::listed;
 pub(crate) use api_discovery::{cluster_resource, required_cluster_resource};
 pub(crate) use ca::ca_secret_name;
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa};

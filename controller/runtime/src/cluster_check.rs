@@ -246,7 +246,7 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     if let Some(access) = workload {
         let client = access.client().clone();
         findings.push((
-            "records",
+            "identities",
             within(records(&client, &spec.cluster_name)).await,
         ));
         let of_workload = one_cluster::of_workload(Ok((access, None)), spec, None, (None, false));

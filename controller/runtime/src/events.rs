@@ -34,6 +34,7 @@ use crate::client::{CONTROLLER, in_time};
 use crate::log_lines::ClusterLines;
 use crate::object_key::ObjectKey;
 use crate::turns::FairRate;
+use crate::watch::created;
 
 mod in_line;
 mod limiter;
@@ -303,7 +304,11 @@ pub(crate) async fn write_one(
 async fn write(client: Client, event: Event) -> bool {
     let namespace = event.metadata.namespace.as_deref();
     let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));
-    let written = in_time(EVENT_DEADLINE, api.create(&PostParams::default(), &event)).await;
+    let written = in_time(
+        EVENT_DEADLINE,
+        created(&api, &PostParams::default(), &event),
+    )
+    .await;
     let written = written.map_err(Unavailable::from);
     if let Err(error) = &written {
         tracing::debug!(error = error_chain(error), "cannot write the Event");

@@ -323,7 +323,7 @@ fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
             _ if is_address => Ok(host.clone()),
             Ok(name) => Ok(name.as_str().to_owned()),
             Err(_) => {
-                let what = "neither an IP address nor a DNS name in lower case, without a port";
+                let what = "must be an IP address, or a DNS name in lower case, without a port";
                 Err((format!("endpointHosts[{index}]"), what.into()))
             }
         }

@@ -28,7 +28,7 @@ pub use restored::Restored;
 use crate::capi::{ObjectKey, member_machines};
 use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
-use crate::watch::{Lenient, Skipped, all_of, readable_one_of};
+use crate::watch::{Lenient, Skipped, all_of, created, patched, readable_one_of, reviewed};
 
 /// The records of a management cluster, for operators.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct Identities {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Changed {
-    /// The record after the change.
+    /// The record after the change. If the response was unreadable, the record that was sent or changed.
     pub identity: NodeIdentity,
     /// The error, if the Event could not be created.
     pub event_error: Option<CallError>,
@@ -296,7 +296,8 @@ impl Identities {
         let name = identity.metadata.name.as_deref().unwrap_or_default();
         let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), &namespace);
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        let written = call(api.patch(name, &parameters, &patch)).await?;
+        let written = call(patched(&api, name, &parameters, &patch)).await?;
+        let written = written.readable_or(identity);
         let event = self.write_event(&namespace, &written, text, now).await;
         Ok(Changed {
             identity: written,
@@ -311,20 +312,21 @@ impl Identities {
         written: &impl Resource<DynamicType = ()>,
         (reason, note, who): EventText<'_>,
         now: SystemTime,
-    ) -> Result<Event, CallError> {
+    ) -> Result<(), CallError> {
         let who = who.as_deref().unwrap_or("an unknown user");
         let note = format!("{note}, by {who}");
         let words = ("Warning", "Identities", reason, note);
         let event = event(written.object_ref(&()), None, words, now);
         let events: Api<Event> = Api::namespaced(self.management.client().clone(), namespace);
-        call(events.create(&PostParams::default(), &event)).await
+        let written = created(&events, &PostParams::default(), &event);
+        call(written).await.map(drop)
     }
 
     /// The requester's user name, as reported by the API server. A failure must not delay a revocation.
     async fn who(&self) -> Option<String> {
         let reviews: Api<SelfSubjectReview> = Api::all(self.management.client().clone());
         let review = SelfSubjectReview::default();
-        let answer = call(reviews.create(&PostParams::default(), &review)).await;
+        let answer = call(reviewed(&reviews, &review)).await;
         answer.ok()?.status?.user_info?.username
     }
 }
@@ -437,6 +439,25 @@ mod tests {
             }
         });
         (Identities { management }, names)
+    }
+
+    #[tokio::test]
+    async fn a_floor_can_be_the_second_after_the_present_one_but_not_later() {
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(7_500);
+        let cluster = ObjectKey::new("default", "prod-1");
+        for (floor, is_raised) in [(7, true), (8, true), (9, false)] {
+            let (identities, _) = with_user("jane@example.com");
+
+            let raised = identities.raise_floor(&cluster, floor, now).await;
+
+            match raised {
+                Ok(event_error) => assert!(event_error.is_none() && is_raised, "{floor}"),
+                Err(IdentitiesError::FloorInFuture(found)) => {
+                    assert!(found == floor && !is_raised, "{floor}");
+                }
+                Err(error) => panic!("{floor}: {error}"),
+            }
+        }
     }
 
     #[tokio::test]

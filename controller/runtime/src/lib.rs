@@ -17,10 +17,10 @@
 //! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` over HTTP
 //! - `memory`: limits on the memory that clusters share
 //! - `table`: a table of objects by name, with an index of their values
-//! - `preflight`: checks of a workload cluster's version, and of the controller's permissions in this cluster
 //! - `client`: clients for API servers: limited responses, no redirects, and an address policy for tenants' API servers
 //! - `external_signer`: the client of an external signer, which holds CA keys
 //! - `watch`: list and watch calls, with pagination and back-off. Each object is decoded separately.
+//! - `preflight`: checks of a workload cluster's version, and of the controller's permissions in this cluster
 //! - `capi`: Cluster API: an inventory of its objects, and its kubeconfigs and CAs
 //! - `file_inventory`: an inventory that is read from a file
 //! - `nodes`: access to the Nodes of a workload cluster through its API server
@@ -72,7 +72,7 @@ pub mod logs;
 pub mod machine_conditions;
 pub mod machine_tokens;
 pub mod management;
-mod memory;
+pub mod memory;
 pub mod metrics;
 pub mod nodes;
 mod object_key;

@@ -41,7 +41,7 @@ use serde_json::json;
 use crate::capi::{Attested, KnownMachine, condition_digest};
 use crate::client::CONTROLLER;
 use crate::events::reason;
-use crate::watch::{Custom, NoFields};
+use crate::watch::{Custom, NoFields, patched_status};
 
 /// The type of the condition.
 pub use crate::capi::NODE_ATTESTED;
@@ -318,8 +318,7 @@ pub(crate) async fn write(
     });
     let parameters = PatchParams::apply(CONTROLLER).force();
     let patch = Patch::Apply(&applied);
-    let patched = Box::pin(api.patch_status(name, &parameters, &patch));
-    patched.await.map(drop)
+    Box::pin(patched_status(&api, name, &parameters, &patch)).await
 }
 
 #[cfg(test)]

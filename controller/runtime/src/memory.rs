@@ -10,7 +10,7 @@ use crate::shared::{Lock, Shared};
 mod container;
 mod limit;
 
-pub(crate) use limit::KeptLimit;
+pub use limit::KeptLimit;
 
 use limit::Limit;
 
@@ -48,7 +48,7 @@ const LISTS_PART: usize = 8;
 
 static LISTS: LazyLock<Common> = LazyLock::new(|| {
     let bytes = container::limit() / LISTS_PART;
-    Common::new(bytes, bytes)
+    Common::of_kept(bytes, bytes)
 });
 
 /// The container's memory limit divided by this number is the memory for management cluster responses to calls that a
@@ -201,6 +201,19 @@ impl Common {
         })
     }
 
+    /// The bytes beyond half of the own shares, and beyond half of the shared memory, that this namespace uses while
+    /// another namespace has a share.
+    fn excess(&self, namespace: &str) -> (usize, usize) {
+        self.taken.read(|taken| {
+            let used = taken.namespaces.get(namespace);
+            let used = used.filter(|_| !namespace.is_empty() && taken.tenants() > 1);
+            used.map_or((0, 0), |used| {
+                let own = used.own.saturating_sub(self.own.half());
+                (own, used.common.saturating_sub(self.rest.half()))
+            })
+        })
+    }
+
     fn give_back(&self, namespace: &str, own: usize, common: usize) {
         self.taken.write(|taken| {
             taken.common = taken.common.saturating_sub(common);
@@ -256,7 +269,8 @@ impl Drop for Member {
 /// - Other clusters in the namespace never use a cluster's own share.
 /// - The own shares of all tenants together are limited. The shared memory is also limited.
 /// - While another namespace has a share, the clusters in one namespace can use at most half of each kind of shared
-///   memory. For connections and calls, this limit always applies. The last quarter is divided equally among at least
+///   memory. If a namespace used more before, its queues drop kept requests until it uses half. For connections, calls
+///   and `ConfigMaps`, this limit always applies. The last quarter is divided equally among at least
 ///   three namespaces. Therefore, a new namespace gets memory even while the other namespaces use as much memory as
 ///   possible.
 #[derive(Debug, Clone)]
@@ -349,6 +363,13 @@ impl Holding {
                 true
             }
         }
+    }
+
+    /// The number of bytes in this holding that its namespace uses beyond half, while another namespace has a share.
+    pub(crate) fn excess(&self) -> usize {
+        let Member { common, namespace } = &*self.share.member;
+        let (own, common) = common.excess(namespace);
+        own.min(self.own) + common.min(self.common)
     }
 
     fn give_back(&mut self, own: usize, common: usize) {

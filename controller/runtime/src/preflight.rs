@@ -5,8 +5,10 @@ use k8s_openapi::api::authorization::v1::{
 };
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use kubelet_attestation::errors::shortened;
+
+use crate::watch::{document, reviewed};
 
 /// The first Kubernetes version that forwards the UID in a certificate, which renewals need
 /// (`AllowParsingUserUIDFromCertAuth`, enabled by default since this version).
@@ -203,7 +205,12 @@ pub fn optional_rights() -> Vec<Right> {
 ///
 /// Returns an error if the API server did not respond.
 pub async fn version(client: &Client) -> Result<ServerVersion, kube::Error> {
-    Ok(client.apiserver_version().await?.into())
+    Ok(info(client).await?.into())
+}
+
+/// Reads the version of the API server, as the API server writes it.
+pub(crate) async fn info(client: &Client) -> Result<Info, kube::Error> {
+    document("", client, "/version").await
 }
 
 /// Finds the permissions in `rights` that the current user does not have.
@@ -215,9 +222,7 @@ pub async fn missing(client: &Client, rights: Vec<Right>) -> Result<Vec<Right>, 
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();
     for right in rights {
-        let answer = reviews
-            .create(&PostParams::default(), &right.review())
-            .await?;
+        let answer = Box::pin(reviewed(&reviews, &right.review())).await?;
         if !answer.status.is_some_and(|status| status.allowed) {
             missing.push(right);
         }

@@ -256,7 +256,8 @@ impl Standalone {
                 read_service_ranges(&client, &services).await;
             })
         };
-        worker::run(client, pipeline, Arc::default(), stop).await;
+        let observed = (Arc::default(), worker::UnreadableRequests::default());
+        worker::run(client, pipeline, observed, stop).await;
         for task in [examination, findings, sweep, records_watch] {
             task.abort();
         }

@@ -1,8 +1,9 @@
 //! Watches that use little memory, restart after failures, and tolerate invalid objects.
 //!
-//! Only this module reads, lists and watches with kube, and handles objects whose kind is known only at run time. kube
-//! decodes a page or an event as a whole, so an object that cannot be decoded hides all other objects. This module
-//! decodes each object as a [`Lenient`]. `controller/clippy.toml` forbids kube's own functions in other modules.
+//! Only this module reads, lists, watches and writes with kube, and handles objects whose kind is known only at run
+//! time. kube decodes a page or an event as a whole, so an object that cannot be decoded hides all other objects. This
+//! module decodes each object as a [`Lenient`]. `controller/clippy.toml` forbids kube's own functions in other
+//! modules.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -47,14 +48,16 @@ pub(crate) use list::{all_metadata_of, all_of, each_metadata_of, each_of, metada
 pub use listening::listening;
 pub use log::WatchLog;
 pub(crate) use one::{
-    document, one_on_behalf_of, required_one_of, text_of_one, token_text, with_short_version,
+    document, one_on_behalf_of, required_one_of, text_of_one, with_short_version,
 };
-pub use one::{metadata_of_one, one_of, readable_one_of};
+pub use one::{metadata_of_one, one_of, readable_one_of, token_text};
 pub(crate) use recovery::{Recovery, RecoveryStep, pages_of};
 pub(crate) use steps::is_short_version;
 use steps::{Source, steps};
 pub use written::patched_metadata;
-pub(crate) use written::{created, deleted, patched, patched_status, replaced, replaced_part};
+pub(crate) use written::{
+    created, deleted, patched, patched_status, replaced, replaced_part, reviewed,
+};
 
 /// An object whose kind is known only at run time, decoded as `K`.
 #[expect(clippy::disallowed_types, reason = "this is the door")]

@@ -6,6 +6,7 @@
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::{Code, Failure};
 use kubelet_authenticator::imds::Text;
+use kubelet_authenticator::process;
 
 use crate::identity::Identity;
 use crate::settings::AwsNodeName;
@@ -66,7 +67,8 @@ pub(crate) fn check(
         ),
         format!(
             "{why}start the kubelet with --hostname-override={first} (in kubeadm: nodeRegistration.name); \
-             if the node was enrolled with another name, also run: kubelet-authenticator-aws reset --yes"
+             if the node was enrolled with another name, also run: {} reset --yes",
+            process::command()
         ),
     ))
 }

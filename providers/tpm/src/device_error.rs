@@ -108,6 +108,13 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
             "switch the machine off and on again; for swtpm use --flags startup-clear",
         ),
         0x101 => ("fails", REBOOT),
+        // TPM_RC_UPGRADE
+        0x12d => (
+            "is in the middle of a firmware update (field upgrade mode)",
+            "finish the firmware update with the TPM vendor's tool, and switch the machine off and on again",
+        ),
+        // TPM_RC_REBOOT
+        0x130 => ("requires a restart", REBOOT),
         // TPM_RC_CONTEXT_GAP, _OBJECT_MEMORY, _SESSION_MEMORY, _MEMORY, _SESSION_HANDLES,
         // _OBJECT_HANDLES
         0x901..=0x906 => (
@@ -169,6 +176,9 @@ mod tests {
         for (code, words) in [
             (0x100, "was not started"),
             (0x101, "fails"),
+            (0x12d, "is in the middle of a firmware update"),
+            (0x000b_012d, "is in the middle of a firmware update"),
+            (0x130, "requires a restart"),
             (0x901, "no free memory"),
             (0x902, "no free memory"),
             (0x000b_0902, "no free memory"),
@@ -193,6 +203,21 @@ mod tests {
             let said = said(code);
             assert!(said.contains(words), "{code:#x}: {said}");
             assert!(said.ends_with(&format!("(TPM2_CreatePrimary: {code:#x})")));
+        }
+    }
+
+    #[test]
+    fn the_remedy_for_a_full_tpm_flushes_objects_and_all_sessions() {
+        for code in 0x901..=0x906 {
+            let step = "TPM2_StartAuthSession".to_owned();
+            let failure = failure("/dev/tpm0", &DeviceError::Code { step, code });
+
+            // -t: transient objects; -l: loaded sessions; -s: sessions whose contexts other programs saved and left.
+            for option in ["-t", "-l", "-s"] {
+                let command = format!("`tpm2_flushcontext {option}`");
+                let cure = failure.remedy();
+                assert!(cure.contains(&command), "{code:#x}: {cure}");
+            }
         }
     }
 

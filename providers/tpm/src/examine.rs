@@ -7,6 +7,7 @@ use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::attester::{Finding, Identity, ProviderIdSources, Report};
 use kubelet_authenticator::clock::now;
 use kubelet_authenticator::failure::{Code, Failure};
+use kubelet_authenticator::process;
 
 use crate::certificate::{Facts, Time};
 use crate::device::{self, Examination, digest, key_of, kind_of, read_keys};
@@ -89,7 +90,7 @@ fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemT
                 warn(text, &convert(index))
             } else {
                 let other = "the TPM's index for the certificate contains other data";
-                warn(other, LIST)
+                warn(other, &list())
             }
         } else {
             let withheld =
@@ -102,24 +103,24 @@ fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemT
                 }
                 None => {
                     let what = "the TPM has no readable certificate for its endorsement key";
-                    warn(what, LIST)
+                    warn(what, &list())
                 }
             }
         };
     };
     let Some(facts) = certificate::facts(der, &keys.spki.0, now) else {
-        return warn("cannot parse the certificate in the TPM", LIST);
+        return warn("cannot parse the certificate in the TPM", &list());
     };
     let Facts { issuer, expiry, .. } = &facts;
     let what = format!("issued by {issuer}, expires on {expiry}");
     match facts.time {
         _ if !facts.is_for_key => warn(
             &format!("the certificate in the TPM does not match the endorsement key: {what}"),
-            &format!("select another key (tpm.endorsementKey), or {LIST}"),
+            &format!("select another key (tpm.endorsementKey), or {}", list()),
         ),
         Time::Valid => Finding::pass(what),
-        Time::ExpiresSoon => warn(&format!("the certificate expires soon: {what}"), LIST),
-        Time::Expired => warn(&format!("the certificate has expired: {what}"), LIST),
+        Time::ExpiresSoon => warn(&format!("the certificate expires soon: {what}"), &list()),
+        Time::Expired => warn(&format!("the certificate has expired: {what}"), &list()),
     }
 }
 
@@ -146,30 +147,34 @@ fn measured(firmware: &Registers) -> Finding {
 
 /// The hint for TPMs without a certificate. A list of keys is not sufficient if the Cluster requires a certificate, so
 /// the hint contains both steps.
-const LIST: &str = "add the key to the controller's list of endorsement keys (run: kubelet-authenticator-tpm \
-     identify), and do not require a certificate";
+fn list() -> String {
+    format!(
+        "add the key to the controller's list of endorsement keys (run: {} identify), and do not require a certificate",
+        process::command()
+    )
+}
 
 /// The hint for an index that is not readable without authorization.
 fn redefine(index: u32) -> String {
-    let (undefine, store) = (undefine(index), store(index));
+    let (list, undefine, store) = (list(), undefine(index), store(index));
     format!(
-        "{LIST}; or read the certificate (`tpm2_nvread {index:#x} -C o -o ek.der`), {undefine} and {store}"
+        "{list}; or read the certificate (`tpm2_nvread {index:#x} -C o -o ek.der`), {undefine} and {store}"
     )
 }
 
 /// The hint for a TPM whose vendor publishes the certificate elsewhere.
 fn fetch(index: u32) -> String {
-    let store = store(index);
+    let (list, store) = (list(), store(index));
     format!(
-        "{LIST}; or fetch the certificate (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert it \
+        "{list}; or fetch the certificate (`tpm2_getekcertificate`, which writes text for an Intel TPM), convert it \
          to DER in ek.der and {store}"
     )
 }
 
 /// The hint for an index that contains the output of `tpm2_getekcertificate` for an Intel TPM.
 fn convert(index: u32) -> String {
-    let (undefine, store) = (undefine(index), store(index));
-    format!("{LIST}; or {undefine}, convert the certificate to DER in ek.der and {store}")
+    let (list, undefine, store) = (list(), undefine(index), store(index));
+    format!("{list}; or {undefine}, convert the certificate to DER in ek.der and {store}")
 }
 
 fn undefine(index: u32) -> String {

@@ -39,8 +39,8 @@ fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("cannot use the TPM")
 }
 
-/// Returns the path of the program: in the directory of this program, or otherwise in the directory into which packages
-/// install it.
+/// Returns the path of the TPM helper: in the directory of this program, or otherwise in the directory into which packages
+/// install the helper.
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().map(|this| this.with_file_name(NAME));
     let packaged = Path::new(FOLDER).join(NAME);

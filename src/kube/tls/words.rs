@@ -150,6 +150,9 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
             "has a name that its CA is not allowed to issue",
             SEE_SUPPORT,
         ),
+        Some(webpki::Error::MaximumPathDepthExceeded) => {
+            ("has more than 6 intermediate certificates", SEE_SUPPORT)
+        }
         Some(webpki::Error::PathLenConstraintViolated) => {
             ("has a longer chain than one of its CAs allows", SEE_SUPPORT)
         }
@@ -158,7 +161,7 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
             SEE_SUPPORT,
         ),
         Some(webpki::Error::UnsupportedCertVersion) => (
-            "or its CA is not an X.509 certificate of version 3",
+            "or its CA is not an X.509 version 3 certificate",
             SEE_SUPPORT,
         ),
         Some(_) | None => return (format!("cannot be verified: {error}"), SEE_SUPPORT),
@@ -190,6 +193,20 @@ fn of_ours(fault: &TlsFault) -> (String, &'static str) {
             format!("is signed by a CA certificate that is not valid: {other}"),
             RENEW_CA,
         ),
+    }
+}
+
+/// The reason why TLS cannot use a client certificate and its key.
+#[expect(clippy::wildcard_enum_match_arm, reason = "as above")]
+pub(in crate::kube) fn of_identity(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => {
+            "the client key does not match the client certificate".to_owned()
+        }
+        rustls::Error::General(_) => {
+            "the type or format of the client key is not supported".to_owned()
+        }
+        other => other.to_string(),
     }
 }
 
@@ -248,6 +265,10 @@ mod tests {
             (other(webpki::Error::CaUsedAsEndEntity), "itself a CA"),
             (other(webpki::Error::EndEntityUsedAsCa), "not a CA"),
             (other(webpki::Error::NameConstraintViolation), "not allowed"),
+            (
+                other(webpki::Error::MaximumPathDepthExceeded),
+                "6 intermediate certificates",
+            ),
             (
                 other(webpki::Error::UnsupportedCriticalExtension),
                 "critical extension",

@@ -1,4 +1,4 @@
-//! The requests of kubelets, and their outcomes.
+//! Requests from kubelets, and their outcomes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -18,7 +18,7 @@ pub fn define_identities(kubectl: &Kubectl) {
     let definition = identity_manifest();
     let name = definition.metadata.name.clone().unwrap();
     kubectl.apply(&yaml(&definition).unwrap());
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s"];
     let definition = format!("crd/{name}");
     kubectl.ok(wait.into_iter().chain([&*definition]));
 }

@@ -97,7 +97,8 @@ pub(super) fn define_inventory(kubectl: &Kubectl) {
         kubectl.apply_server_side(definition);
         let labels = json!({ CLUSTERCTL: "", INVENTORY: "inventory" });
         label(kubectl, name, &labels);
-        kubectl.ok(["wait", "--for=condition=Established", "crd", name]);
+        let wait = ["wait", "--for=condition=Established", "--timeout=180s"];
+        kubectl.ok([&wait[..], &["crd", name]].concat());
     }
 }
 

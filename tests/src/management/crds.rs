@@ -65,7 +65,7 @@ pub(super) fn wait_until_established(kubectl: &Kubectl, definitions: &[Value]) {
         .filter_map(|definition| definition["metadata"]["name"].as_str())
         .map(|name| format!("crd/{name}"))
         .collect();
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s"];
     kubectl.ok(wait.into_iter().chain(names.iter().map(String::as_str)));
 }
 

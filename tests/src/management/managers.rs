@@ -145,7 +145,7 @@ pub(super) fn install(
 
 #[track_caller]
 fn wait_until_established(kubectl: &Kubectl) {
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s"];
     kubectl.ok(wait.into_iter().chain(["crd", "--all"]));
 }
 

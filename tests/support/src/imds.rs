@@ -48,7 +48,7 @@ use self::session::Sessions;
 use crate::process::{free_port, poll};
 
 /// The maximum time to wait for a port that another process has just used.
-const PORT_PATIENCE: Duration = Duration::from_secs(10);
+const PORT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The metadata service of one instance.
 #[derive(Debug)]

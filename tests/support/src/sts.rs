@@ -214,7 +214,8 @@ impl Sts {
         self.state().accept_tags.insert(role.to_owned());
     }
 
-    /// Marks a region as not enabled for this account: STS in this region does not recognize the account's credentials.
+    /// Marks a region as not enabled for this account: STS in this region does not recognize the account's credentials,
+    /// and does not issue sessions of its roles.
     pub fn not_enabled(&self, account: &str, region: &str) {
         let pair = (account.to_owned(), region.to_owned());
         self.state().not_enabled.insert(pair);

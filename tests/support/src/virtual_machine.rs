@@ -226,6 +226,12 @@ impl VirtualMachine {
         self.disk.copy_in(path, host);
     }
 
+    /// The content of the file at this path on the machine's disk. `None` if the file does not exist.
+    #[track_caller]
+    pub fn read(&self, path: &str) -> Option<Vec<u8>> {
+        self.disk.read(path)
+    }
+
     /// Boots the image with the firmware variables of a new machine, runs the commands in a shell, and waits until the
     /// machine is off.
     #[track_caller]
@@ -275,7 +281,7 @@ impl VirtualMachine {
         machine
     }
 
-    /// Starts the machine's TPM, which ends when QEMU disconnects.
+    /// Starts the machine's TPM, which exits when QEMU disconnects.
     #[track_caller]
     fn start_tpm(&self) -> Process {
         let (socket, written) = (self.socket(), self.scratch.join("swtpm.pid"));

@@ -30,15 +30,6 @@ fn log(boot: &str) -> Vec<u8> {
     fs::read(recorded(boot).join("event-log")).unwrap()
 }
 
-/// The registers that differ between two boots, except the kernel's own.
-fn changed(one: &str, other: &str) -> Vec<u8> {
-    let other = registers(other);
-    let differing = registers(one).into_iter().filter_map(|(register, value)| {
-        (register != OF_THE_KERNEL && other[&register] != value).then_some(register)
-    });
-    differing.collect()
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -80,26 +71,4 @@ fn a_recorded_log_with_one_changed_digest_explains_other_registers() {
         .filter(|(register, value)| after[*register] != **value);
     let differing: BTreeSet<_> = differing.map(|(register, _)| *register).collect();
     assert_eq!(differing, BTreeSet::from([0]));
-}
-
-#[test]
-fn a_recorded_boot_without_secure_boot_differs_in_registers_4_and_7() {
-    assert_eq!(changed("uki-secure-boot", "uki"), [4, 7]);
-    assert_eq!(changed("grub-secure-boot", "grub"), [4, 7]);
-}
-
-#[test]
-fn a_recorded_unified_image_with_another_kernel_differs_in_4_9_and_11() {
-    assert_eq!(changed("uki-secure-boot", "uki-other-kernel"), [4, 9, 11]);
-}
-
-#[test]
-fn other_arguments_of_a_recorded_grub_boot_change_only_8_and_9() {
-    assert_eq!(changed("grub-secure-boot", "grub-other-arguments"), [8, 9]);
-}
-
-#[test]
-fn grub_without_secure_boot_gives_the_kernel_no_event_log() {
-    assert!(!recorded("grub").join("event-log").exists());
-    assert!(recorded("grub-secure-boot").join("event-log").exists());
 }

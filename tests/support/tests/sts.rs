@@ -114,7 +114,7 @@ fn client(sts: &Sts) -> Client {
     ClientBuilder::new()
         .tls_backend_preconfigured(config)
         .no_proxy()
-        .timeout(Duration::from_secs(10))
+        .timeout(Duration::from_secs(60))
         .build()
         .unwrap()
 }

@@ -19,7 +19,7 @@ use std::fs;
 use kubelet_authenticator_tests::docs::{TestItems, sources, tests};
 use kubelet_authenticator_tests::page::repository;
 
-use crate::pages;
+use crate::all_pages;
 
 /// The languages of commands.
 const LANGUAGES: [&str; 4] = ["sh", "console", "bash", "shell"];
@@ -163,7 +163,7 @@ fn objection(
 fn every_command_block_is_run_by_a_test_or_marked_as_an_example() {
     let sources = sources();
     let (tests, items) = (tests(), TestItems::of(&sources));
-    let pages = pages();
+    let pages = all_pages();
     let mut objections = Vec::new();
     let mut count = 0;
     for (path, text) in &pages {

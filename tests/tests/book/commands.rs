@@ -151,6 +151,72 @@ fn every_command_and_flag_of_our_programs_exists() {
 }
 
 #[test]
+fn documented_resets_and_revocations_have_yes_or_dry_run() {
+    let mut unconfirmed = Vec::new();
+    let mut count = 0;
+    for (path, text) in pages() {
+        for words in commands(&text).iter().flat_map(|line| words(line)) {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let [
+                program,
+                "identities",
+                "reset" | "revoke" | "floor",
+                arguments @ ..,
+            ] = words.as_slice()
+            else {
+                continue;
+            };
+            // A command without arguments is only named.
+            if started(program).as_deref() != Some(CONTROLLER) || arguments.is_empty() {
+                continue;
+            }
+            count += 1;
+            let is_confirmed = |word: &&str| ["--yes", "--dry-run", "--help"].contains(word);
+            if !arguments.iter().any(is_confirmed) {
+                unconfirmed.push(format!("{path}: {}", words.join(" ")));
+            }
+        }
+    }
+
+    assert!(count > 8, "only {count} commands are found");
+    assert_eq!(unconfirmed, Vec::<String>::new());
+}
+
+/// The commands below this command that have no commands below them, without the name of the program.
+fn leaves(help: &mut Help, command: &[String]) -> Vec<String> {
+    let below = help.commands(command);
+    if below.is_empty() {
+        return vec![command[1..].join(" ")];
+    }
+    let below = below.into_iter();
+    let leaves = below.flat_map(|name| leaves(help, &[command, &[name]].concat()));
+    leaves.collect()
+}
+
+#[test]
+fn the_page_of_plugin_commands_lists_every_command() {
+    let pages = pages();
+    let mut parts = pages["docs/plugin-commands.md"].split("\n\n");
+    let table = parts.find(|part| part.starts_with("| command | description |"));
+    let listed = inline_code(table.unwrap());
+    let mut help = Help::default();
+    let mut missing = BTreeSet::new();
+    for provider in PLUGINS {
+        let commands = leaves(&mut help, &[format!("{PLUGIN}{provider}")]);
+        assert!(commands.len() > 15, "{commands:?}");
+        missing.extend(commands.into_iter().filter(|command| {
+            let is_command = |code: &str| {
+                let rest = code.strip_prefix(command.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+            };
+            !listed.iter().any(|code| is_command(code))
+        }));
+    }
+
+    assert_eq!(missing, BTreeSet::new());
+}
+
+#[test]
 fn a_page_that_renders_a_file_names_the_packaged_plugin() {
     let programs = program("kubelet-authenticator-aws");
     let path = format!("{}:/usr/bin:/bin", programs.parent().unwrap().display());
@@ -257,12 +323,13 @@ fn every_documented_make_target_exists() {
     let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
     let rules = makefile.lines().filter_map(|line| line.split_once(':'));
     let targets: BTreeSet<&str> = rules.flat_map(|(names, _)| names.split(' ')).collect();
-    let mut missing = Vec::new();
+    let (mut count, mut missing) = (0, Vec::new());
     for (path, text) in pages() {
         for words in commands(&text).iter().flat_map(|line| words(line)) {
             if words.first().is_none_or(|word| word != "make") {
                 continue;
             }
+            count += 1;
             let mut names = words[1..].iter().filter(|word| !word.contains('='));
             let unknown = names.find(|name| !targets.contains(name.as_str()));
             missing.extend(unknown.map(|name| format!("{path}: make {name}")));
@@ -270,12 +337,13 @@ fn every_documented_make_target_exists() {
     }
 
     assert_eq!(missing, Vec::<String>::new());
+    assert!(count > 30, "{count}");
 }
 
 #[test]
 fn every_repository_file_named_on_a_page_exists() {
     let roots = ["packaging/", "image-builder/", "tests/", "docs/"];
-    let mut missing = BTreeSet::new();
+    let (mut count, mut missing) = (0, BTreeSet::new());
     for (path, text) in pages() {
         for line in commands(&text) {
             for word in line.split([' ', '=', ',', '\'', '"', '[', ']', '{', '}']) {
@@ -285,12 +353,16 @@ fn every_repository_file_named_on_a_page_exists() {
                 let placeholder = word.contains(['*', '<', '$', '(', ':']);
                 let found = [word.to_owned(), format!("{word}.rs")];
                 let found = found.iter().any(|file| repository().join(file).exists());
-                if is_file && !placeholder && !found {
-                    missing.insert(format!("{path}: {word}"));
+                if is_file && !placeholder {
+                    count += 1;
+                    if !found {
+                        missing.insert(format!("{path}: {word}"));
+                    }
                 }
             }
         }
     }
 
     assert_eq!(missing, BTreeSet::new());
+    assert!(count > 50, "{count}");
 }

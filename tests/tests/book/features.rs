@@ -9,6 +9,7 @@ use kubelet_authenticator_tests::page::repository;
 
 use crate::commands::{CONTROLLER, Help};
 use crate::markdown::{inline_code, links};
+use crate::options::SIGNER;
 use crate::{PLUGIN, PLUGINS, pages};
 
 /// The exit codes in the help of this program, as rows of a table.
@@ -28,6 +29,7 @@ fn exit_codes(program: &str) -> Vec<String> {
 fn the_page_lists_the_exit_codes_that_help_prints() {
     let page = page("exit-codes.md");
     let (plugin, controller) = page.split_once("## Controller").unwrap();
+    let (controller, signer) = controller.split_once("## PKCS #11 signer").unwrap();
 
     for provider in PLUGINS {
         let rows = exit_codes(&format!("{PLUGIN}{provider}"));
@@ -44,6 +46,9 @@ fn the_page_lists_the_exit_codes_that_help_prints() {
         .map(|line| line.split(" | ").take(2).collect::<Vec<_>>().join(" | ") + " |")
         .collect();
     assert_eq!(listed, rows);
+    let rows = exit_codes(SIGNER);
+    let table = format!("| code | meaning |\n| --- | --- |\n{}\n", rows.join("\n"));
+    assert!(signer.ends_with(&table), "{table}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Checks the page URLs that programs, manifests and pages show.
+//! Checks the page URLs that programs, manifests and pages show, and the columns in the picture of the demo.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,6 +7,7 @@ use std::path::Path;
 use kubelet_attestation::page_url;
 use kubelet_authenticator_tests::docs::{Source, sources};
 use kubelet_authenticator_tests::page::repository;
+use serde_json::Value;
 
 use crate::markdown::anchors;
 use crate::pages;
@@ -133,4 +134,25 @@ fn the_urls_have_the_repository_and_the_version_of_the_manifest() {
     );
 
     assert_eq!(page_url!("reasons.md"), expected);
+}
+
+#[test]
+fn the_picture_of_the_demo_has_the_columns_of_node_identities() {
+    let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
+    let definition = read("packaging/crds/nodeidentities.yaml");
+    let definition: Value = serde_saphyr::from_str(&definition).unwrap();
+    let columns = &definition["spec"]["versions"][0]["additionalPrinterColumns"];
+    let shown = columns.as_array().unwrap().iter();
+    let shown = shown.filter(|column| column["priority"].is_null());
+    let mut expected = vec!["NAME".to_owned()];
+    expected.extend(shown.map(|column| column["name"].as_str().unwrap().to_uppercase()));
+
+    let picture = read("docs/images/demo.svg");
+    let mut lines = picture.lines();
+    let header = lines.find(|line| line.contains(">NAME ") && line.contains("ATTESTOR"));
+    let header = header.unwrap().strip_suffix("</text>").unwrap();
+    let (_, header) = header.split_once('>').unwrap();
+    let found = header.split("   ").map(str::trim);
+    let found: Vec<&str> = found.filter(|word| !word.is_empty()).collect();
+    assert_eq!(found, expected);
 }

@@ -65,7 +65,7 @@ fn failures_do_not_show_credentials_on_nodes_or_the_controller() {
 
     // The controller does not decide within the time limit.
     let mut world = World::start();
-    world.node.set("timeLimit", "3");
+    world.node.set("timeLimit", "5");
     let fault = Fault::error(500, "InternalFailure", &words);
     world.cloud.sts().inject(Times::always(), fault);
     let pending = world.run().failed(11);

@@ -57,7 +57,7 @@ const CODES: [(i32, &str, Case); 6] = [
     }),
     (11, "", || {
         let mut world = World::start();
-        world.node.set("timeLimit", "3");
+        world.node.set("timeLimit", "5");
         world
             .cloud
             .sts()

@@ -179,7 +179,7 @@ fn the_settings_check_includes_the_workload_cluster() {
         .collect();
     let expected = [
         "settings",
-        "records",
+        "identities",
         "kubeconfig",
         "workload-version",
         "workload-rights",

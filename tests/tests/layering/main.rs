@@ -4,6 +4,8 @@
 //!   rules within a package
 //! - names of types, and names of options and settings that no suite uses
 //! - rules for assertions
+//! - tests that end early
+//! - the syntax of the files in a release
 
 mod absences;
 mod clocks;
@@ -15,7 +17,9 @@ mod modules;
 mod names;
 mod prose;
 mod reasons;
+mod returns;
 mod tried;
+mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

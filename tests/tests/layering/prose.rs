@@ -176,7 +176,7 @@ fn pages_are_written_in_plain_english() {
         }
     }
 
-    findings.are_at_most(1.0);
+    findings.are_at_most(0.2);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn comments_and_program_texts_are_written_in_plain_english() {
         }
     }
 
-    findings.are_at_most(2.0);
+    findings.are_at_most(0.5);
 }
 
 #[test]
@@ -235,5 +235,5 @@ fn test_names_are_written_in_plain_english() {
         }
     }
 
-    findings.are_at_most(1.0);
+    findings.are_at_most(0.3);
 }

@@ -1,8 +1,9 @@
 //! Tests that the node itself detects a name that the cloud did not assign to the instance.
 
 use kubelet_authenticator_test_support::imds::{Fault, Network, Route, Times};
+use kubelet_authenticator_tests::program;
 
-use crate::bed::{Bed, INSTANCE, NAME, REGION};
+use crate::bed::{AWS, Bed, INSTANCE, NAME, REGION};
 
 /// A test bed in which the node has this name, with this node name policy.
 fn called(name: &str, policy: &str) -> Bed {
@@ -94,7 +95,8 @@ fn a_dhcp_domain_name_exits_with_15_and_the_suggested_name_joins() {
         bed.run()
             .failed(15)
             .saying("EC2 does not report names in the domain of the VPC's DHCP options")
-            .saying(&format!("--hostname-override={NAME} "));
+            .saying(&format!("--hostname-override={NAME} "))
+            .saying(&format!("also run: {} reset --yes", program(AWS).display()));
 
         assert_eq!(bed.server.connections(), 0, "{domain}");
         let bed = called(NAME, "hostname");

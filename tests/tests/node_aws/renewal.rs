@@ -27,7 +27,7 @@ fn each_renewal_sends_new_evidence() {
 fn evidence_is_stored_only_in_the_pending_request() {
     let mut bed = Bed::new();
     bed.server.set_signer(Signer::Off);
-    bed.node.set("timeLimit", "3");
+    bed.node.set("timeLimit", "5");
     bed.run().failed(11);
     let evidence = bed.node.json("pending.json")["request"]["bytes"].clone();
     let evidence = evidence.as_str().unwrap();

@@ -1,6 +1,8 @@
 //! Tests of the output formats of commands, and of the last line of a failed run.
 
 use kubelet_authenticator_test_support::api_server::Signer;
+use kubelet_authenticator_tests::node::NULL;
+use kubelet_authenticator_tests::program;
 use serde_json::Value;
 
 use crate::nodes::{joined, node};
@@ -33,7 +35,7 @@ fn yaml_output_has_the_content_of_json_output() {
 fn only_the_first_failure_of_a_series_suggests_doctor() {
     let (server, node) = node();
     server.set_signer(Signer::deny("AnotherMachine", "not you"));
-    let hint = "kubelet-authenticator-null doctor";
+    let hint = &format!("{} doctor", program(NULL).display());
 
     let run = node.run().failed(12);
 

@@ -405,7 +405,7 @@ Lock                    free
 fn inspect_shows_a_pending_request_and_unusable_files() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
-    node.set("timeLimit", "3");
+    node.set("timeLimit", "5");
     node.run().failed(11);
 
     let found = inspected(&node, &["store"]);

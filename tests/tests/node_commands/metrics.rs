@@ -111,7 +111,7 @@ fn metrics_show_a_failure_its_backoff_and_a_pending_request() {
     denied.command(&["reset", "--yes"]).succeeded();
 
     server.set_signer(Signer::Off);
-    denied.set("timeLimit", "3");
+    denied.set("timeLimit", "5");
     denied.run().failed(11);
     let text = metrics(&denied);
     let pending = denied.status()["pendingRequest"].clone();

@@ -62,7 +62,7 @@ fn a_missing_bootstrap_kubeconfig_after_expiry_is_reported() {
 fn undecided() -> (Bed, String) {
     let mut bed = Bed::new();
     bed.server.set_signer(Signer::Off);
-    bed.node.set("timeLimit", "2");
+    bed.node.set("timeLimit", "5");
     bed.node.run().failed(11);
     bed.node.unset("timeLimit");
     let name = bed.node.json("pending.json")["request"]["name"].clone();
@@ -248,9 +248,9 @@ fn a_key_that_others_can_read_is_a_warning_until_the_hint_is_followed() {
     let examined = bed.doctor();
 
     let words = "kubelet-client.pem has mode 0644, so other users can read the private key";
-    examined.says("store", "warn", words);
-    examined.follow("store");
-    assert_eq!(bed.doctor().state("store"), "pass");
+    examined.says("state-directory", "warn", words);
+    examined.follow("state-directory");
+    assert_eq!(bed.doctor().state("state-directory"), "pass");
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_disk_from_another_machine_is_reported() {
 
     let files = "(pending.json, kubelet-client.pem, failure.json, endorsement-key, origin.json)";
     bed.first_failing(
-        "store",
+        "state-directory",
         &format!("it belongs to a different machine {files}"),
         "renew; it sets the files aside, and the node enrolls again",
     );

@@ -36,7 +36,7 @@ fn invalid_settings_do_not_hide_other_checks() {
     examined.says("settings", "fail", &place);
     examined.says("settings", "fail", "nodeNam");
     assert_eq!(examined.names("fail"), ["settings", "clock"]);
-    examined.says("store", "pass", "node n1");
+    examined.says("state-directory", "pass", "node n1");
 
     bed.server.set_date_skew(0);
     fs::write(&config, "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: KubeletAuthenticatorConfiguration\n").unwrap();
@@ -326,7 +326,7 @@ fn checks_that_need_root_are_skipped_without_root() {
     assert_eq!(examined.names("fail"), [""; 0], "{}", examined.run.stdout);
     for name in [
         "kubelet-kubeconfig",
-        "store",
+        "state-directory",
         "lock",
         "bootstrap-kubeconfig",
     ] {
@@ -386,7 +386,7 @@ fn doctor_does_not_change_any_file() {
     let examined = bed.doctor();
 
     examined.says(
-        "store",
+        "state-directory",
         "warn",
         "kubelet-client.pem has mode 0644, so other users can read the private key",
     );
@@ -405,7 +405,7 @@ fn doctor_does_not_create_a_missing_store() {
 
     let examined = bed.first_failing("certificate", "no certificate is stored", " renew");
 
-    examined.says("store", "warn", "this node has not enrolled");
+    examined.says("state-directory", "warn", "this node has not enrolled");
     assert!(!bed.node.state().exists());
     assert_eq!(bed.server.creates(), 0);
 }

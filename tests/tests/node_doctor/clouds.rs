@@ -361,7 +361,7 @@ fn a_withheld_certificate_is_read_after_the_hint_is_followed() {
 fn an_unmeasured_boot_is_a_warning() {
     let (bed, machine) = machine_of(Swtpm::unmeasured());
     let tpm = machine.tpm();
-    // Firmware extends this digest of a separator.
+    // Firmware extends the PCRs with this digest of a separator.
     let separator: [u8; 32] = Sha256::digest([0; 4]).into();
     let all = "PCRs 0, 1, 2, 3, 4, 5, 6, 7 (SHA-256): any operating system can extend these PCRs";
 

@@ -1,11 +1,11 @@
 //! Tests of the complete output, and of the plugin without a command.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kubelet_attestation::page_url;
 use kubelet_authenticator_tests::node::NULL;
+use kubelet_authenticator_tests::page::repository;
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)
 pass  disk: /SCRATCH/state is writable
-pass  store: /SCRATCH/state belongs to this machine and node n1
+pass  state-directory: /SCRATCH/state belongs to this machine and node n1
 pass  cluster: https://API
 pass  lock: free
 pass  node-name: n1
@@ -72,23 +72,17 @@ pass  last-failure: none since the last success
     assert!(!examined.run.stdout.contains('\u{1b}'));
 }
 
-#[test]
-fn doctor_prints_the_table_of_a_node_with_faults() {
-    let bed = Bed::new();
-    bed.server.revoke_token("abcdef");
-
-    let examined = bed.doctor();
-
-    let expected = "\
+/// The table of a node with faults.
+const FAULTS: &str = "\
 pass  settings: valid (defaults, no file)
 pass  clock: less than 5 minutes from the clock of https://API
 pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)
 pass  disk: /SCRATCH is writable
-warn  store: /SCRATCH/state does not exist: this node has not enrolled
+warn  state-directory: /SCRATCH/state does not exist: this node has not enrolled
       cure: run: /PLUGIN renew
-      see: PAGE#doctor-store
+      see: PAGE#doctor-state-directory
 skip  cluster: no cluster in the state directory or in the kubelet's kubeconfig
 pass  lock: free
 pass  node-name: n1
@@ -103,12 +97,25 @@ fail  certificate: no certificate is stored
 skip  certificate-accepted: no valid certificate
 pass  last-failure: none since the last success
 ";
-    assert_eq!(stable(&bed, &examined.unwrapped()), expected);
-    let last = examined.run.stdout.lines().last();
-    assert_eq!(last, Some("16 checks: 10 pass, 1 warn, 2 fail, 3 skip"));
-    let expected = "error: 2 of 16 checks failed\nhint: fix the failed checks in order, beginning \
-                    with bootstrap-kubeconfig\n";
-    assert_eq!(examined.run.stderr, expected);
+
+/// The counts, the error and the hint for a node with faults.
+const FAULTS_SUMMARY: [&str; 3] = [
+    "16 checks: 10 pass, 1 warn, 2 fail, 3 skip",
+    "error: 2 of 16 checks failed",
+    "hint: fix the failed checks in order, beginning with bootstrap-kubeconfig",
+];
+
+#[test]
+fn doctor_prints_the_table_of_a_node_with_faults() {
+    let bed = Bed::new();
+    bed.server.revoke_token("abcdef");
+
+    let examined = bed.doctor();
+
+    assert_eq!(stable(&bed, &examined.unwrapped()), FAULTS);
+    let [counts, error, hint] = FAULTS_SUMMARY;
+    assert_eq!(examined.run.stdout.lines().last(), Some(counts));
+    assert_eq!(examined.run.stderr, format!("{error}\n{hint}\n"));
     for line in examined.run.stdout.lines() {
         let is_one_word = line
             .trim_start_matches("      see: ")
@@ -119,10 +126,52 @@ pass  last-failure: none since the last success
     }
 }
 
+/// The picture contains the paths and addresses of a real node.
+#[test]
+fn the_picture_of_doctor_shows_the_table_of_a_node_with_faults() {
+    let picture = fs::read_to_string(repository().join("docs/images/doctor.svg")).unwrap();
+    let texts = picture.lines().filter_map(|line| {
+        let (_, text) = line.strip_prefix("<text ")?.split_once('>')?;
+        text.strip_suffix("</text>")
+    });
+    // The first two lines are the title and the command.
+    let texts: Vec<&str> = texts.skip(2).collect();
+    let (lines, summary) = texts.split_last_chunk::<3>().unwrap();
+    let mut table = String::new();
+    for &line in lines {
+        let words = line.trim_start();
+        let is_begin =
+            !line.starts_with(' ') || words.starts_with("cure: ") || words.starts_with("see: ");
+        if is_begin {
+            table.extend([line, "\n"]);
+        } else {
+            table.truncate(table.trim_end().len());
+            table.extend([" ", words, "\n"]);
+        }
+    }
+    for (of_page, of_test) in [
+        ("https://10.0.0.1:6443", "https://API"),
+        (
+            "runs /usr/bin/kubelet-authenticator-insecure",
+            "runs /SCRATCH/kubelet-authenticator-null",
+        ),
+        ("/usr/bin/kubelet-authenticator-insecure", "/PLUGIN"),
+        ("/etc/kubernetes/kubelet-authenticator/", "/SCRATCH/"),
+        ("/etc/kubernetes/", "/SCRATCH/"),
+        ("/var/lib/kubelet-authenticator", "/SCRATCH/state"),
+        ("/var/lib ", "/SCRATCH "),
+        (page_url!("doctor-checks.md"), "PAGE"),
+    ] {
+        table = table.replace(of_page, of_test);
+    }
+
+    assert_eq!(table, FAULTS);
+    assert_eq!(*summary, FAULTS_SUMMARY);
+}
+
 #[test]
 fn json_has_every_check_with_a_link_to_an_anchor_that_exists() {
     let beds = [Bed::joined(), instance().0, tpm_machine().0];
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for bed in &beds {
         let json = bed.json();
         let table = bed.doctor();
@@ -135,7 +184,7 @@ fn json_has_every_check_with_a_link_to_an_anchor_that_exists() {
             let link = check["link"].as_str().unwrap();
             let link = link.strip_prefix(page_url!("")).unwrap();
             let (page, anchor) = link.split_once('#').unwrap();
-            let text = fs::read_to_string(repository.join("docs").join(page)).unwrap();
+            let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
             let anchors = text.matches(&format!("<a id=\"{anchor}\"></a>")).count();
             assert_eq!(anchors, 1, "{check}");
             let name = check["name"].as_str().unwrap();
@@ -147,8 +196,7 @@ fn json_has_every_check_with_a_link_to_an_anchor_that_exists() {
 
 #[test]
 fn the_page_lists_exactly_the_checks_of_doctor() {
-    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/doctor-checks.md");
-    let page = fs::read_to_string(page).unwrap();
+    let page = fs::read_to_string(repository().join("docs/doctor-checks.md")).unwrap();
     let anchors = page.split("<a id=\"doctor-").skip(1);
     let anchors = anchors.map(|rest| rest.split_once('"').unwrap().0.to_owned());
     let mut documented: Vec<String> = anchors.collect();

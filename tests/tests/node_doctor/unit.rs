@@ -9,6 +9,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::node::PATIENCE;
 
 use crate::bed::{Bed, LIMIT, set_mode};
+use crate::clouds::tpm_machine;
 
 /// A process with the name and the arguments of a kubelet. The process is killed when this value is dropped.
 struct Kubelet(Child);
@@ -199,6 +200,34 @@ fn doctor_reports_a_drop_in_without_effect() {
         "warn",
         "the kubelet is not running (failed)",
     );
+}
+
+#[test]
+fn a_drop_in_without_the_boot_phases_is_a_warning_for_a_tpm() {
+    let phases = "systemd-pcrosseparator.service systemd-pcrnvdone.service \
+                  systemd-pcrphase-sysinit.service systemd-pcrphase.service";
+    let kubelet = Kubelet::start("--rotate-certificates=false");
+    let properties = properties(&kubelet, "/dev/null");
+    let after = |units: &str| format!("{properties}After=network.target {units} system.slice\n");
+    let (bed, _machine) = tpm_machine();
+
+    systemctl(&bed, &after(phases));
+    let examined = bed.doctor();
+    examined.says("kubelet-unit", "pass", "the drop-in runs `setup`");
+    let (_, later) = phases.split_once(' ').unwrap();
+    for units in ["", "systemd-pcrphase.service", later] {
+        systemctl(&bed, &after(units));
+        let examined = bed.doctor();
+        let words = "the kubelet can start before systemd has extended the PCRs";
+        examined.says("kubelet-unit", "warn", words);
+        let cure = &examined.check("kubelet-unit").cure;
+        assert!(cure.contains(" render "), "{cure}");
+    }
+    // The evidence of other providers does not depend on PCRs.
+    let bed = Bed::joined();
+    systemctl(&bed, &after(""));
+    let examined = bed.doctor();
+    examined.says("kubelet-unit", "pass", "the drop-in runs `setup`");
 }
 
 #[test]

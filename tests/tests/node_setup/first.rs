@@ -120,6 +120,7 @@ fn setup_copies_the_cluster_settings_from_the_bootstrap_kubeconfig() {
 
 #[test]
 fn a_killed_setup_is_completed_at_the_next_start_of_the_kubelet() {
+    let mut with_arguments = 0;
     for step in steps::SETUP.into_iter().chain(steps::RUN) {
         let server = issuing();
         let mut host = Host::new(UNDER_TEST, &server);
@@ -133,6 +134,7 @@ fn a_killed_setup_is_completed_at_the_next_start_of_the_kubelet() {
         if host.environment().exists() {
             let command = Kubeconfig::read_exec_command(&host.kubelet_conf()).unwrap();
             assert!(command.is_some(), "{step:?}");
+            with_arguments += 1;
         }
         host.node.unset_env("KILL_AT");
         host.setup().succeeded();
@@ -142,6 +144,7 @@ fn a_killed_setup_is_completed_at_the_next_start_of_the_kubelet() {
         assert_eq!(server.csrs().len(), 1, "{step:?}");
         assert!(is_pair(&host.node.file("kubelet-client.pem")), "{step:?}");
     }
+    assert!(with_arguments > 1, "no run ended after the arguments");
 }
 
 #[test]

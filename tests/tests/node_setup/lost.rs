@@ -70,6 +70,39 @@ fn a_kubeconfig_lost_before_the_first_certificate_is_restored() {
 }
 
 #[test]
+fn a_kubeconfig_for_an_unknown_cluster_is_not_restored_without_a_token() {
+    for content in [None, Some("")] {
+        let server = issuing();
+        let host = Host::named(&server, "worker-1");
+        host.setup().succeeded();
+        fs::remove_file(host.from()).unwrap();
+        // A crash has damaged the files that contain the cluster.
+        fs::write(host.node.file("origin.json"), "\0\0").unwrap();
+        fs::write(host.bootstrap(), "{").unwrap();
+        match content {
+            Some(content) => fs::write(host.kubelet_conf(), content).unwrap(),
+            None => fs::remove_file(host.kubelet_conf()).unwrap(),
+        }
+
+        let run = host.setup().failed(3);
+
+        let [conf, copy, from] = [host.kubelet_conf(), host.bootstrap(), host.from()];
+        let run = run.saying(&format!("cannot restore {}: ", conf.display()));
+        let run = run.saying(copy.to_str().unwrap());
+        run.saying(&format!(
+            "write a kubeconfig with a bootstrap token to {}, and restart the kubelet",
+            from.display()
+        ));
+        assert!(host.environment().exists());
+        // The test follows the hint.
+        server.kubeconfig().write(&from);
+        let run = host.setup().succeeded();
+        assert!(!run.stderr.contains("has no credential"), "{run:#?}");
+        host.is_set_up(UNDER_TEST);
+    }
+}
+
+#[test]
 fn an_invalid_kubeconfig_fails_and_the_environment_file_is_kept() {
     for make in [
         (|host: &Host| fs::write(host.kubelet_conf(), "users: [").unwrap()) as fn(&Host),

@@ -221,3 +221,26 @@ fn setup_leaves_the_first_request_to_a_kubelet_with_an_unknown_unit() {
         assert_eq!(run.stderr, "", "{run:#?}");
     }
 }
+
+#[test]
+fn settings_with_name_and_provider_id_replace_an_unknown_unit() {
+    let server = issuing();
+    let mut host = Host::named(&server, "vm");
+    host.node.unset("providerID");
+    systemd(&mut host, &shows("/bin/sh -c kubelet", ""));
+    let hint = "set nodeName and providerID in the settings, or wait for the kubelet";
+    host.setup().succeeded().saying(hint);
+    assert_eq!(server.creates(), 0);
+
+    // The test follows the first half of the hint.
+    host.node.set("nodeName", "worker-1");
+    host.node.set("providerID", "test:///worker-1");
+
+    let from = host.from();
+    agree_after(
+        &server,
+        &mut host,
+        &["--from", from.to_str().unwrap()],
+        ["vm", NAME],
+    );
+}

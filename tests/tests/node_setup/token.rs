@@ -1,10 +1,13 @@
 //! Tests of a bootstrap kubeconfig that changes after `setup` has copied it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Times, Verb};
 use kubelet_authenticator_test_support::pki::{Contents, Subject};
+use kubelet_authenticator_tests::node::{BOOTSTRAP_USER, requesters};
 
 use crate::bed::{Host, asked, issuing};
 
@@ -25,6 +28,11 @@ fn expired() -> (ApiServer, Host) {
     (server, host)
 }
 
+fn changed_at(path: &Path) -> (i64, i64) {
+    let metadata = fs::metadata(path).unwrap();
+    (metadata.ctime(), metadata.ctime_nsec())
+}
+
 #[track_caller]
 fn joins(server: &ApiServer, host: &mut Host) {
     let run = host.setup().succeeded();
@@ -38,10 +46,12 @@ fn joins(server: &ApiServer, host: &mut Host) {
 fn a_new_bootstrap_kubeconfig_is_copied_without_a_certificate() {
     let (server, mut host) = expired();
     server.kubeconfig().token(NEW).write(&host.from());
-    // The file has an older date, as if it had been prepared earlier.
-    let from = fs::File::options().write(true).open(host.from()).unwrap();
-    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    from.set_modified(long_ago).unwrap();
+    // The copy changes later, but keeps its content.
+    let (from, copy) = (host.from(), host.bootstrap());
+    while changed_at(&copy) <= changed_at(&from) {
+        let permissions = fs::metadata(&copy).unwrap().permissions();
+        fs::set_permissions(&copy, permissions).unwrap();
+    }
 
     joins(&server, &mut host);
 }
@@ -147,8 +157,37 @@ fn a_copy_from_an_earlier_release_is_replaced_by_a_newer_kubeconfig() {
     let copy = fs::read_to_string(host.bootstrap()).unwrap();
     fs::write(host.bootstrap(), copy.split_once('\n').unwrap().1).unwrap();
     server.kubeconfig().token(NEW).write(&host.from());
+    // The file has an older date, as if it had been prepared earlier. Only the time of its creation here counts.
+    let from = fs::File::options().write(true).open(host.from()).unwrap();
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    from.set_modified(long_ago).unwrap();
 
     joins(&server, &mut host);
+}
+
+#[test]
+fn a_rebuilt_cluster_at_the_same_address_is_joined_with_its_token() {
+    let (first, second) = (issuing(), issuing());
+    let mut host = Host::named(&first, "worker-1");
+    host.setup().succeeded();
+    let old = host.node.serial();
+    // The second server has the address that the node knows, and a different CA.
+    let conf = host.conf().replace(&first.url(), &second.url());
+    fs::write(host.kubelet_conf(), conf).unwrap();
+    host.node.change("origin.json", |origin| {
+        origin["endpoint"]["server"] = second.url().into();
+    });
+    second.kubeconfig().write(&host.from());
+
+    let run = host.setup().succeeded();
+
+    assert!(!run.stderr.contains("has no credential"), "{run:#?}");
+    assert_ne!(host.node.serial(), old);
+    let last = requesters(&second).pop();
+    assert_eq!(last.as_deref(), Some(BOOTSTRAP_USER));
+    host.node
+        .set_env("KUBERNETES_EXEC_INFO", second.exec_info("v1", true));
+    host.kubelet("worker-1", "--v=2").succeeded().pair();
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn a_tpm_error_exits_with_6_and_a_remedy() {
     for (commands, code, words, remedy) in [
         (all, 0x101, "is in failure mode", "switch the machine off"),
         (all, 0x100, "was not started", "switch the machine off"),
+        (all, 0x12d, "a firmware update", "the TPM vendor's tool"),
         (create, 0x902, "has no free memory", "tpm2_flushcontext"),
         (create, 0x921, "is locked out", "--clear-lockout"),
         (create, 0x9a2, "requires a password", "tpm2_changeauth"),

@@ -65,6 +65,11 @@ pub fn forms(bed: &Bed) -> Vec<Form> {
             &format!("{pem}-----BEGIN CERTIFICATE-----\n"),
         ),
         text(
+            "CA file with an open block first",
+            &format!("-----BEGIN CERTIFICATE-----\nMAA=\n{pem}"),
+        ),
+        text("CA file with tabs after lines", &pem.replace('\n', "\t\n")),
+        text(
             "CA file with blank lines in a block",
             &pem.replacen('\n', "\n\n", 3),
         ),

@@ -61,6 +61,16 @@ fn texts(bed: &Bed) -> Vec<Form> {
         Form::new("document start", bed, format!("---\n{usual}")),
         Form::new("YAML directive", bed, format!("%YAML 1.1\n---\n{usual}")),
         Form::new(
+            "marker after the document",
+            bed,
+            format!("{usual}---\n# end\n"),
+        ),
+        Form::new(
+            "two markers after the document",
+            bed,
+            format!("{usual}...\n---\n"),
+        ),
+        Form::new(
             "second document in a kubeconfig",
             bed,
             format!("{usual}---\n{usual}"),
@@ -108,6 +118,13 @@ fn texts(bed: &Bed) -> Vec<Form> {
             "contexts:",
             "- name: c\n  cluster: {}\ncontexts:",
         ),
+        with(
+            bed,
+            "empty entry in a list",
+            "contexts:",
+            "- null\ncontexts:",
+        )
+        .stricter("not a kubeconfig"),
         with(
             bed,
             "entry without content",
@@ -273,6 +290,11 @@ fn certificates(bed: &Bed) -> Vec<Form> {
             &encode(&traditional_key(key)),
         ),
         user(
+            "client key with another label",
+            &encode(certificate),
+            &encode(&key.replace(" PRIVATE", " RSA PRIVATE")),
+        ),
+        user(
             "client certificate with text around it",
             &encode(&format!("subject=x\n{certificate}\n")),
             &encode(&format!("Bag Attributes\n{key}")),
@@ -298,6 +320,16 @@ fn users(bed: &Bed) -> Vec<Form> {
         user("line break at the end of a token", "{token: \"a.b\\n\"}").looser(),
         user("impersonation", "{token: a.b, as: x}").stricter("impersonation"),
         user("user without a credential", "{}"),
+        user("empty token file", "{tokenFile: /dev/null}"),
+        user(
+            "empty token file next to a token",
+            "{token: a.b, tokenFile: /dev/null}",
+        ),
+        user(
+            "exec plugin",
+            "{token: a.b, exec: {apiVersion: client.authentication.k8s.io/v1, command: 'false', interactiveMode: Never}}",
+        )
+        .stricter("exec plugins"),
         user("user name and password", "{username: a, password: b}").stricter("passwords"),
         user(
             "certificate without a key",

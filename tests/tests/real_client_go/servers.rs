@@ -127,6 +127,8 @@ pub fn forms() -> Vec<Form> {
     forms.extend(listed());
     forms.extend(chains());
     forms.extend(by_openssl());
+    forms.push(deep("six intermediates", 6));
+    forms.push(deep("seven intermediates", 7).stricter("6 intermediate"));
     forms
 }
 
@@ -384,6 +386,23 @@ fn chains() -> Vec<Form> {
             root_only,
         ),
     ]
+}
+
+/// A server certificate with this number of intermediates.
+fn deep(name: &'static str, count: usize) -> Form {
+    let mut issuer = ca(ca_params("root"));
+    let listed = issuer.pem();
+    let mut sent = String::new();
+    for number in 0..count {
+        let params = ca_params(&format!("intermediate {number}"));
+        let key = KeyPair::generate().unwrap();
+        issuer = CertifiedIssuer::signed_by(params, key, &issuer).unwrap();
+        sent = issuer.pem() + &sent;
+    }
+    let key = KeyPair::generate().unwrap();
+    let leaf = leaf_params(&["127.0.0.1"]).signed_by(&key, &issuer);
+    let sent = leaf.unwrap().pem() + &sent;
+    served(name, "127.0.0.1", &sent, &key.serialize_pem(), &listed)
 }
 
 /// Only OpenSSL can create these forms.

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::binaries;
-use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_test_support::control_plane::DEADLINE;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::deploy::{
     NAME, NAMESPACE, components, deployment, kustomize, lead,
 };
@@ -300,6 +301,27 @@ fn a_controller_for_one_namespace_reads_only_its_secrets() {
     assert_eq!(of(&["capa.staticIdentities=true"]), [""]);
 }
 
+/// Waits until the controller can list the Secrets in this namespace, and cannot list other Secrets. The API server
+/// receives changes to permissions with a watch.
+#[track_caller]
+fn wait_until_only_secrets_can_be_read_in(management: &Management, own: &str, user: &str) {
+    let user = format!("--as={user}");
+    let list = |scope: &[&str]| {
+        let words = [&["get", "secrets", user.as_str()][..], scope].concat();
+        let listed = management.kubectl().run(words);
+        let error = String::from_utf8_lossy(&listed.stderr);
+        (listed.status.success(), error.contains("(Forbidden)"))
+    };
+    let is_confined = || {
+        let is_refused = |scope: &[&str]| list(scope) == (false, true);
+        let others = [&["-n", "kube-system"][..], &["--all-namespaces"]];
+        let is_own = list(&["-n", own]) == (true, false);
+        (is_own && others.into_iter().all(is_refused)).then_some(())
+    };
+    let confined = poll(DEADLINE, is_confined);
+    assert!(confined.is_some(), "{user} never reads only {own}");
+}
+
 /// The command on a page that applies crds.yaml.
 #[track_caller]
 fn applying_resources(page: &str) -> String {
@@ -395,12 +417,16 @@ fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
     let container = &installed["spec"]["template"]["spec"]["containers"][0];
     let image = format!("registry.example.com/me/controller:v{version}");
     assert_eq!(container["image"], image);
-    let _manager = lead(&management, namespace, &files);
+    let manager = lead(&management, namespace, &files);
 
     run(&["upgrade", "--set", "replicas=3"], &[packed]);
     let upgraded = deployment(&management, namespace);
     assert_eq!(upgraded["spec"]["replicas"], 3);
     follow_the_pages_with_changed_resources(&management, &files);
+    drop(manager);
+    run(&["upgrade", "--set", "watchNamespace=default"], &[packed]);
+    let user = format!("system:serviceaccount:{namespace}:{NAME}");
+    wait_until_only_secrets_can_be_read_in(&management, "default", &user);
     // The objects that belong to the clusters remain.
     run(&["uninstall"], &[]);
     let kubectl = management.kubectl();

@@ -65,7 +65,7 @@ fn a_healthy_cluster_has_two_warnings_that_fail_a_strict_check() {
         "clusters",
         "authentication",
         "ca",
-        "records",
+        "identities",
         "attestors",
         "templates",
         "kubeconfig",

@@ -174,7 +174,7 @@ fn unavailable_api_servers_do_not_delay_other_clusters() {
     authentication.wait_until_ready(kubectl());
 
     let (took, one_by_one) = (asked.elapsed(), HANGING * OF_ONE_CALL);
-    assert!(took < one_by_one / 2, "{took:?} of {one_by_one:?}");
+    assert!(took < one_by_one * 3 / 4, "{took:?} of {one_by_one:?}");
     let machine = living.machine("m1").create();
     let kubelet = kubelet(&living, &machine, "kubelet-authenticator-insecure").start();
     kubelet.wait_until_ready();

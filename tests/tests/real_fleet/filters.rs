@@ -20,7 +20,7 @@ const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
 /// The number of status changes for which the tests wait.
 const ROUNDS: usize = 4;
 
-const DEADLINE: Duration = Duration::from_mins(1);
+const DEADLINE: Duration = Duration::from_mins(3);
 
 /// Both controllers, and the API server's log of their writes.
 struct Bed {

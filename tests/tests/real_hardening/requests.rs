@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use kubelet_attestation::names::{NodeName, Provider};
-use kubelet_authenticator_test_support::control_plane::{Controllers, KubeadmBinding};
+use kubelet_authenticator_test_support::control_plane::{Controllers, DEADLINE, KubeadmBinding};
+use kubelet_authenticator_test_support::process::poll;
 use node_attestation_runtime::hardening::admission::{self, AdmissionSettings, POLICY_NAME};
 use serde_json::{Value, json};
 
@@ -127,6 +128,54 @@ fn a_request_with_megabytes_of_metadata_is_refused() {
             &request.file(requester),
             "the name of the request is too long",
         );
+    }
+}
+
+/// By default, nodes cannot change requests. An operator can grant this permission to them.
+#[test]
+fn an_update_that_adds_one_disallowed_part_of_the_metadata_is_refused() {
+    const ROLE: &str = "request-patcher";
+    const NAME: &str = "kubelet-authenticator-updates";
+    const KEY: &str = "cluster.x-k8s.io/tpm-endorsement-key";
+    CONFINED.cluster.kubectl().apply_object(&json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": ROLE},
+        "rules": [{
+            "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"],
+            "verbs": ["get", "patch"],
+        }],
+    }));
+    CONFINED.bind(ROLE, ROLE, "User", "system:node:updates");
+    let node = CONFINED.node("updates");
+    assert_done(&Request::ours(NAME, "updates").file(&node));
+    let update = |field: &str, value: &Value| {
+        let patch = json!({"metadata": {field: value}}).to_string();
+        node.run(["patch", "csr", NAME, "--type=merge", "-p", patch.as_str()])
+    };
+    // The API server receives the new permission with a watch.
+    let allowed = || {
+        let updated = update("annotations", &json!({KEY: "0".repeat(64)}));
+        updated.status.success().then_some(())
+    };
+    assert!(poll(DEADLINE, allowed).is_some(), "no update is allowed");
+
+    let bare = "must not have labels";
+    let annotation = "can have only the annotation";
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "1"});
+    for (field, value, words) in [
+        ("labels", json!({"a": "b"}), bare),
+        ("finalizers", json!(["example.com/a"]), bare),
+        ("ownerReferences", json!([owner]), bare),
+        ("annotations", json!({"a": "b"}), annotation),
+        ("annotations", json!({KEY: "0".repeat(129)}), annotation),
+    ] {
+        assert_refused(&update(field, &value), words);
+    }
+
+    assert_done(&update("annotations", &json!({KEY: "1".repeat(64)})));
+    let metadata = &CONFINED.request(NAME)["metadata"];
+    assert_eq!(metadata["annotations"], json!({KEY: "1".repeat(64)}));
+    for field in ["labels", "finalizers", "ownerReferences"] {
+        assert!(metadata[field].is_null(), "{field}: {metadata}");
     }
 }
 

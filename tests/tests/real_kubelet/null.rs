@@ -140,7 +140,7 @@ fn the_lease_is_renewed_until_expiry_while_the_controller_hangs() {
 }
 
 /// The time in which the controller answers pending requests.
-const AWAKE: Duration = Duration::from_millis(500);
+const AWAKE: Duration = Duration::from_secs(1);
 
 /// A duration that is longer than a run of the plugin with a valid certificate, and shorter than the deadline for the
 /// leader's renewals.

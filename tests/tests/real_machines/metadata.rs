@@ -6,21 +6,27 @@ use kubelet_authenticator_test_support::imds::{Imds, Instance, Network};
 use kubelet_authenticator_test_support::instance_identity::Document;
 use kubelet_authenticator_tests::image::{TOLD_BY_EC2, TOLD_BY_METADATA, render};
 use kubelet_authenticator_tests::machines::{Infrastructure, Machines, Scene};
+use kubelet_authenticator_tests::page::repository;
 use serde_json::Value;
 
 const ACCOUNT: &str = "111122223333";
 const ID: &str = "i-0123456789abcdef0";
 
-/// The node name and the kubelet arguments in the JoinConfiguration, after cloud-init has rendered it on an instance in
-/// this network.
-fn registered(region: &str, network: Network, options: &[&str]) -> (String, Vec<Value>) {
+/// The metadata service of an instance in this network.
+fn service(region: &str, network: Network) -> Imds {
     let zone = format!("{region}a");
     let mut instance = Instance::new(region, &zone, ID);
     instance.document = Document::new(ACCOUNT, region, &zone, ID)
         .to_json()
         .into_bytes();
     instance.join_network(network);
-    let service = Imds::start(instance);
+    Imds::start(instance)
+}
+
+/// The node name and the kubelet arguments in the JoinConfiguration, after cloud-init has rendered it on an instance in
+/// this network.
+fn registered(region: &str, network: Network, options: &[&str]) -> (String, Vec<Value>) {
+    let service = service(region, network);
     let template = render(&Attestor::AWS, &[&["kubeadm-config"], options].concat());
     let config: Value = serde_saphyr::from_str(&template).unwrap();
     let spec = &config["spec"]["template"]["spec"];
@@ -52,6 +58,30 @@ fn cloud_init_renders_the_name_in_ec2_in_every_network() {
             let expected = format!("aws:///{region}a/{ID}");
             assert_eq!(provider_id.unwrap()["value"], expected, "{network:?}");
         }
+    }
+}
+
+#[test]
+fn the_documented_node_ip_is_the_first_address_of_the_instance() {
+    let page = std::fs::read_to_string(repository().join("docs/aws.md")).unwrap();
+    let mut lines = page.lines();
+    let line = lines.find(|line| line.contains("name: node-ip")).unwrap();
+    let parts = line.split("{{").skip(1);
+    let templates: Vec<String> = parts
+        .map(|part| format!("{{{{{}}}}}", part.split_once("}}").unwrap().0))
+        .collect();
+    let [four, six] = templates.as_slice() else {
+        panic!("{line}");
+    };
+    for (network, template, address) in [
+        (Network::AddressNames, four, "10.0.0.1"),
+        (Network::Ipv6Only, six, "2001:db8::1"),
+    ] {
+        let service = service("eu-west-1", network);
+
+        let rendered = render_on_ec2(&service.url(), template);
+
+        assert_eq!(rendered.trim_end(), address, "{network:?}");
     }
 }
 

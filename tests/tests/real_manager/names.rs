@@ -73,9 +73,7 @@ fn a_machine_pool_gets_an_event_for_an_unlisted_member() {
     assert_eq!(regarding["uid"], pool.get()["metadata"]["uid"]);
 
     pool.set_provider_ids(&["generic:///pool/b"]);
-    let answered = poll(4 * PATIENCE, || {
-        Some(scene.request(&name)).filter(is_answered)
-    });
+    let answered = poll(PATIENCE, || Some(scene.request(&name)).filter(is_answered));
     assert!(answered.as_ref().is_some_and(is_issued), "{answered:?}");
 }
 
@@ -199,9 +197,7 @@ fn a_name_reported_for_two_machines_waits_until_only_one_has_it() {
     assert!(message.contains(both), "{message}");
 
     second.set_addresses(&[("Hostname", "rack-4.example.com")]);
-    let answered = poll(4 * PATIENCE, || {
-        Some(scene.request(&name)).filter(is_answered)
-    });
+    let answered = poll(PATIENCE, || Some(scene.request(&name)).filter(is_answered));
     let answered = answered.unwrap_or_else(|| panic!("{:#}", scene.request(&name)));
     assert!(is_issued(&answered), "{answered:#}");
     let record = scene.record(host);

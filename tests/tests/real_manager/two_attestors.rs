@@ -399,7 +399,7 @@ fn requests_of_two_attestors_are_explained_in_a_healthy_cluster() {
     for name in [
         "authentication",
         "ca",
-        "records",
+        "identities",
         "workload-rights",
         "nodes",
     ] {

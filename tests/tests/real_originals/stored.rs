@@ -28,7 +28,7 @@ static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
     kubectl.apply(&selectors);
     let established = "--for=condition=Established";
     let name = "crd/iamroleselectors.services.k8s.aws";
-    kubectl.ok(["wait", established, "--timeout=60s", name]);
+    kubectl.ok(["wait", established, "--timeout=180s", name]);
     for name in NAMESPACES.into_iter().chain(CONTROLLERS) {
         let metadata = json!({"name": name});
         kubectl

@@ -22,7 +22,8 @@ static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
     let kubectl = cluster.kubectl();
     kubectl.apply(&definitions());
-    kubectl.ok(["wait", "--for=condition=Established", "crd", "--all"]);
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s"];
+    kubectl.ok([&wait[..], &["crd", "--all"]].concat());
     cluster
 });
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{authentication, identity, kubectl};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The lines of a table, split into columns at the positions in the header.
 fn table(text: &str) -> Vec<Vec<String>> {
@@ -80,7 +80,7 @@ fn printed_authentications_show_ready_and_the_reason() {
             "READY",
             "REASON",
             "ATTESTORS",
-            "CLOSED",
+            "PATHS CLOSED",
             "NODES",
             "EARLIEST EXPIRY",
             "AGE",
@@ -135,7 +135,7 @@ fn printed_records_show_the_holder_and_the_tombstone() {
             "ATTESTOR",
             "GEN",
             "REVOKED",
-            "TOMBSTONE",
+            "RETIRED",
             "EXPIRES",
             "AGE",
         ]

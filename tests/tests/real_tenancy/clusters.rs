@@ -165,7 +165,7 @@ fn evidence_for_another_cluster_with_the_same_name_is_denied() {
     static_identity("twins", SHARED);
     let [victim, tenant] = ["twin-a", "twin-b"]
         .map(|namespace| Tenant::of_provider_in(namespace, "twin", STATIC_IDENTITY, "twins"));
-    // Both clusters have the instance's tag, and the Machine is in the attacker's cluster.
+    // The instance's tag matches both clusters, and the Machine is in the attacker's cluster.
     let stolen = victim.launch(SHARED);
 
     let copied = tenant.files("m1", &stolen, &victim.audience());

@@ -95,6 +95,8 @@ fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
 /// Applies the rendered floor, and labels the existing namespace. Returns when the policies are effective.
 #[track_caller]
 pub fn set_floor(management: &Management, namespace: &str) {
+    // `kubectl apply` fails if another process creates an object between its read and its write.
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let controller = format!("user:{CONTROLLER}");
     let rendered = Command::new(program("node-attestation-controller"))
         .args(["render", "floor", "--controller", &controller])
@@ -108,7 +110,9 @@ pub fn set_floor(management: &Management, namespace: &str) {
         .unwrap();
     assert!(rendered.status.success(), "{rendered:?}");
     let kubectl = management.kubectl();
+    let turn = TURN.lock();
     kubectl.apply(&String::from_utf8(rendered.stdout).unwrap());
+    drop(turn);
     let label = "attestation.cluster.x-k8s.io/floor=enforced";
     kubectl.ok(["label", "namespace", namespace, label]);
     let report = json!({"autoApproveBindings": "Report"});
@@ -169,7 +173,6 @@ fn below() -> [(Value, &'static str); 7] {
         (json!({"autoApproveBindings": null}), MODE),
         (json!({"exemptNodes": ["windows-1"]}), NO_EXEMPT),
         (json!({"exemptNodes": ["ControlPlane"]}), NO_EXEMPT),
-        // Null stands for the default value.
         (json!({"exemptNodes": null}), NO_EXEMPT),
     ]
 }

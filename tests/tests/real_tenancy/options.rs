@@ -77,7 +77,7 @@ static BY_SELECTOR: LazyLock<Elsewhere> = LazyLock::new(|| {
         },
     }));
     let definition = ["customresourcedefinition", name];
-    let words = ["wait", "--for=condition=Established"];
+    let words = ["wait", "--for=condition=Established", "--timeout=180s"];
     kubectl.ok(words.into_iter().chain(definition));
     start(management, ROLE_SELECTORS)
 });

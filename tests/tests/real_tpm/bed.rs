@@ -19,6 +19,7 @@ use kubelet_authenticator_tests::fleet::{
 };
 use kubelet_authenticator_tests::management::{Machine, Management};
 use kubelet_authenticator_tests::scene::{Scene, Site};
+use kubelet_authenticator_tests::scrape::Diagnostics;
 use kubelet_authenticator_tests::{packaging, program};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -29,12 +30,16 @@ const CONTROLLER: &str = "node-attestation-controller";
 /// The manifest with the controller's permissions in a workload cluster.
 const RIGHTS: &str = "rbac/workload-cluster.yaml";
 
+/// The addresses of the shared site's metrics and probes.
+pub static DIAGNOSTICS: LazyLock<Diagnostics> = LazyLock::new(Diagnostics::default);
+
 /// The site that all tests share, because every test has a separate Cluster, or separate machines in a Cluster.
 pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
     let management = management();
     allow_short_certificates(&management);
     let keys = ChallengeKeys::new();
-    let manager = challenger(&management, keys.path());
+    let [metrics, health] = DIAGNOSTICS.arguments();
+    let manager = challenger(&management, keys.path(), &[&metrics, &health]);
     let site = Site {
         management,
         manager,
@@ -45,11 +50,11 @@ pub static SITE: LazyLock<(Arc<Site>, ChallengeKeys)> = LazyLock::new(|| {
 /// A Cluster with default settings.
 pub static USUAL: LazyLock<Scene> = LazyLock::new(|| cluster("usual", json!({})));
 
-/// Sets up `node-attestation-controller run` with the keys in this directory.
-pub fn challenger(management: &Management, keys: &Path) -> Manager {
+/// Sets up `node-attestation-controller run` with the keys in this directory, and with these options.
+pub fn challenger(management: &Management, keys: &Path, more: &[&str]) -> Manager {
     let keys = keys.display().to_string();
     let options = ["--tpm-challenge-keys", &keys, "--allow-insecure"];
-    Manager::start(management, CONTROLLER, &options)
+    Manager::start(management, CONTROLLER, &[&options[..], more].concat())
 }
 
 /// A Cluster for machines with TPMs, in which the controller has only the permissions in its manifest.

@@ -67,13 +67,13 @@ fn missing_challenge_keys_set_a_condition_and_requests_wait() {
 
     // If the mounted Secret is empty, the controller does not start.
     manager.process.kill();
-    manager = challenger(&management, keys.path());
+    manager = challenger(&management, keys.path(), &[]);
     assert_eq!(manager.process.wait(PATIENCE).code(), Some(3));
     let log = manager.process.log().text();
     assert!(log.contains("cannot read --tpm-challenge-keys"), "{log}");
 
     let current = keys.write("current", key(1));
-    let manager = challenger(&management, keys.path());
+    let manager = challenger(&management, keys.path(), &[]);
     authentication.wait_until_ready(kubectl);
     fs::remove_file(&current).unwrap();
     let tpm = tpm();

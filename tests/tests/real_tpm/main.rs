@@ -4,6 +4,7 @@
 mod bed;
 mod boot;
 mod change;
+mod findings;
 mod hosts;
 mod join;
 mod keys;

@@ -140,6 +140,8 @@ fn only_certificates_of_a_machine_can_have_text_around_them() {
         format!("{broken}{}", certificate("CA")),
         format!("{}{broken}", certificate("CA")),
         format!("{}-----BEGIN CERTIFICATE-----\n", certificate("CA")),
+        format!("-----BEGIN CERTIFICATE-----\nMAA=\n{}", certificate("CA")),
+        certificate("CA").replace('\n', "\t\n"),
     ] {
         check_field(CA, base64(&text), why);
         assert_eq!(endpoint(&with_field(CA, base64(text))).ca().len(), 1);

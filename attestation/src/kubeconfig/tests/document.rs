@@ -217,3 +217,43 @@ fn debug_output_contains_no_secret() {
         assert!(!shown.contains("0123456789abcdef"), "{shown}");
     }
 }
+
+#[test]
+fn only_a_kubeconfig_of_a_machine_can_end_with_a_marker() {
+    let text = valid().to_string();
+    for end in [
+        "\n---\n",
+        "\n---",
+        "\n--- \n# end\n",
+        "\r\n---\r\n",
+        "\n...\n---\n\n",
+    ] {
+        let text = format!("---\n{text}{end}");
+        let parsed = Kubeconfig::parse("doc", text.as_bytes(), Machine).unwrap();
+        assert!(parsed.login(read).is_ok(), "{end:?}");
+        let (_, why) = refuse(text.as_bytes(), Tenant);
+        assert_eq!(why, Refused::Syntax, "{end:?}");
+    }
+    for end in ["\n---\na: b\n", "\n--- a\n", "\n...\na: b\n"] {
+        let text = format!("{text}{end}");
+        for policy in [Machine, Tenant] {
+            let (_, why) = refuse(text.as_bytes(), policy);
+            assert_eq!(why, Refused::Syntax, "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn the_first_document_ends_before_the_next_marker() {
+    for (first, rest) in [
+        ("", ""),
+        ("a: b\n", ""),
+        ("a: b\n", "---\nc: d\n---\n"),
+        ("# c\n\n---\na: b\n", "--- {c: d}\n"),
+        ("%YAML 1.1\n---\na: b\n", "...\n"),
+        ("\u{feff}---\r\na: b\r\n", "---\r\n"),
+        ("a: |\n  ---\n  ...\n----\n---b\n", ""),
+    ] {
+        assert_eq!(first_document(&format!("{first}{rest}")), (first, rest));
+    }
+}

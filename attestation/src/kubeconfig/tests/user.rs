@@ -61,7 +61,7 @@ fn a_token_that_is_not_valid_in_a_header_is_refused() {
 }
 
 #[test]
-fn a_token_file_takes_precedence_unless_it_is_unreadable() {
+fn a_token_file_takes_precedence_unless_it_is_empty_or_unreadable() {
     assert_eq!(token(json!({"tokenFile": "token"})), TOKEN);
     assert_eq!(
         token(json!({"tokenFile": "token", "token": "other"})),
@@ -71,6 +71,7 @@ fn a_token_file_takes_precedence_unless_it_is_unreadable() {
         token(json!({"tokenFile": "nowhere", "token": TOKEN})),
         TOKEN
     );
+    assert_eq!(token(json!({"tokenFile": "empty", "token": TOKEN})), TOKEN);
     for (name, place, why) in [
         ("empty", "doc: user \"u1\": tokenFile", Refused::NotAToken),
         ("nowhere", "nowhere", Refused::Missing),

@@ -92,7 +92,7 @@ impl Object {
 
     fn pending_time(&self) -> Result<SystemTime, AwsDenial> {
         humantime::parse_rfc3339(self.string("pendingTime")?)
-            .map_err(|_| malformed("pendingTime has an invalid form"))
+            .map_err(|_| malformed("pendingTime has an invalid format"))
     }
 }
 

@@ -293,12 +293,13 @@ mod tests {
             .private_ip_address("10.0.3.1")
             .build();
         let third = InstanceSecondaryInterface::builder().private_ip_addresses(cluster_network);
+        // EC2 repeats values of the first interface. These values differ, so that each field must be read.
         let instance = Instance::builder()
-            .private_ip_address("10.0.0.1")
-            .private_dns_name("ip-10-0-0-1.eu-west-1.compute.internal")
-            .public_ip_address("203.0.113.1")
-            .public_dns_name("ec2-203-0-113-1.test")
-            .ipv6_address("2001:db8::1")
+            .private_ip_address("10.0.4.1")
+            .private_dns_name("ip-10-0-4-1.eu-west-1.compute.internal")
+            .public_ip_address("203.0.113.3")
+            .public_dns_name("ec2-203-0-113-3.test")
+            .ipv6_address("2001:db8::3")
             .network_interfaces(first.build())
             .network_interfaces(second.build())
             .secondary_interfaces(third.build())
@@ -312,12 +313,15 @@ mod tests {
             "10.0.2.1",
             "10.0.2.2",
             "10.0.3.1",
+            "10.0.4.1",
             "198.51.100.1",
             "198.51.100.2",
             "2001:db8::1",
             "2001:db8::2",
+            "2001:db8::3",
             "203.0.113.1",
             "203.0.113.2",
+            "203.0.113.3",
         ] {
             addresses.push(other.parse().unwrap());
         }
@@ -327,8 +331,8 @@ mod tests {
         let mut names: Vec<_> = (0..50)
             .map(|n| internal(&format!("ip-10-0-1-{n}")))
             .collect();
-        names.extend(["ip-10-0-0-1", "ip-10-0-2-1"].map(internal));
-        names.extend(["ec2-203-0-113-1.test", "ec2-203-0-113-2.test"].map(str::to_owned));
+        names.extend(["ip-10-0-0-1", "ip-10-0-2-1", "ip-10-0-4-1"].map(internal));
+        names.extend([1, 2, 3].map(|n| format!("ec2-203-0-113-{n}.test")));
         names.sort_unstable();
         assert_eq!(facts.dns_names, names);
     }

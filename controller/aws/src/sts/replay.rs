@@ -7,11 +7,11 @@
 //! a copy first must not block the owner. With HMAC, exactly one signature exists for each request. In contrast, ECDSA
 //! allows a second form.
 //!
-//! The cache is limited for each instance, for each cluster, for each namespace and in total. The last quarter of the
-//! cache is reserved for namespaces that use less than half of the cache. Even if the cache is full, each namespace has
-//! a small reserved share, in which each cluster has a smaller share. All reserved shares together are at most as large
-//! as the cache. If the cache has no space for a request's signature, the request waits, because no signature is
-//! removed before it expires.
+//! The cache is limited for each instance, for each cluster, for each namespace and in total. A namespace uses at most
+//! half of the cache, even if no other namespace uses it, because no signature is removed before it expires. Even if
+//! the cache is full, each namespace has a small reserved share, in which each cluster has a smaller share. All
+//! reserved shares together are at most as large as the cache. If the cache has no space for a request's signature, the
+//! request waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -31,8 +31,8 @@ pub(super) struct ReplayCache {
 /// The limits of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplayLimits {
-    /// The limit for the whole cache without the reserved shares. With the reserved shares, the limit is twice as
-    /// large.
+    /// The limit for the whole cache without the reserved shares, and twice the limit for one namespace. With the
+    /// reserved shares, the limit is twice as large.
     pub(super) all: usize,
     /// The limit for one cluster.
     pub(super) of_cluster: usize,
@@ -186,12 +186,7 @@ impl ReplayCache {
         let of_cluster = count(&inner.of_cluster, owner.cluster).unwrap_or_default();
         let of_namespace = count(&inner.of_namespace, owner.namespace).unwrap_or_default();
         let all = self.limits.all;
-        let room = if of_namespace < all / 2 {
-            all
-        } else {
-            all - all / 4
-        };
-        let is_crowded = inner.seen.len() >= room;
+        let is_crowded = inner.seen.len() >= all || of_namespace >= all / 2;
         let has_own = of_cluster < self.limits.own_of_cluster
             && of_namespace < self.limits.own_of_namespace
             && inner.seen.len() < 2 * all;

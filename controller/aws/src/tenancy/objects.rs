@@ -15,7 +15,7 @@ use super::identity::{
 };
 use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
-use crate::bounded::{Bounded, Kept, NamespaceLimits};
+use crate::bounded::{Bounded, Kept, NamespaceLimits, of_memory};
 
 /// The keys in the Secret for an `AWSClusterStaticIdentity`, from the code of Cluster API Provider AWS.
 const ACCESS_KEY_ID: &str = "AccessKeyID";
@@ -42,9 +42,14 @@ pub const MAX_SERVICE_ACCOUNTS: NamespaceLimits = NamespaceLimits {
     bytes: 8 * 1024 * 1024,
 };
 
-/// The reason why an `AWSServiceAccountIdentity` that exceeds its namespace's size limit is not used.
-const TOO_LARGE: &str = "the AWSServiceAccountIdentity objects in the namespace exceed 8 MiB in total; delete some \
-    of these objects, and then change this object, so that the controller reads it again";
+/// The container's memory limit divided by this number is the limit for the `AWSServiceAccountIdentity` objects in all
+/// namespaces: 16 MiB of 1 GiB.
+const ACCOUNTS_PART: usize = 64;
+
+/// The reason why an `AWSServiceAccountIdentity` that exceeds a size limit is not used.
+const TOO_LARGE: &str = "the AWSServiceAccountIdentity objects in the namespace exceed 8 MiB in total, or their \
+    part of the memory for all namespaces; delete some of these objects, and then change this object, so that the \
+    controller reads it again";
 
 /// A parsed object, or the reason why it cannot be parsed.
 pub type Readable<T> = Result<T, Unreadable>;
@@ -98,7 +103,7 @@ type KeptAccounts = BTreeMap<(String, String), Kept<Readable<AWSServiceAccountId
 
 impl Default for ServiceAccounts {
     fn default() -> Self {
-        Self(Bounded::new(MAX_SERVICE_ACCOUNTS))
+        Self(Bounded::new(MAX_SERVICE_ACCOUNTS, of_memory(ACCOUNTS_PART)))
     }
 }
 

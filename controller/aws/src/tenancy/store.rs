@@ -82,8 +82,8 @@ impl IdentityStore {
                 Lock::Identities,
                 State {
                     objects,
-                    clusters: Bounded::new(OF_CLUSTERS),
-                    infrastructure: Bounded::new(OF_CLUSTERS),
+                    clusters: Bounded::new(OF_CLUSTERS, size::of_all()),
+                    infrastructure: Bounded::new(OF_CLUSTERS, size::of_all()),
                     watches: HashMap::new(),
                     unwatched: BTreeSet::new(),
                 },

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::ApiResource;
-use kube::{Client, ResourceExt, discovery};
+use kube::{Client, ResourceExt};
 use kubelet_attestation::ensure;
 use node_attestation_runtime::capi::{
-    ClusterObserver, ClusterReferences, ObjectKey, ReferencedObject,
+    ClusterObserver, ClusterReferences, ObjectKey, ReferencedObject, listed,
 };
 use node_attestation_runtime::shared::visit;
 use node_attestation_runtime::watch::{Custom, Lenient, MetadataOf, ReadAlone, Unreadable};
@@ -82,10 +82,6 @@ pub(crate) enum Kind {
 /// # Errors
 ///
 /// Returns an error if the API server does not respond.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "only an operator can install a kind, or change the list of kinds"
-)]
 pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, kube::Error> {
     let (group, kind) = match source {
         Source::Identities(kind) => (INFRASTRUCTURE, kind.to_string()),
@@ -99,17 +95,13 @@ pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, ku
             return Ok(Kind::BuiltIn);
         }
     };
-    let found = match discovery::group(client, group).await {
-        Ok(found) => found,
-        Err(kube::Error::Discovery(_)) => return Ok(Kind::NotServed),
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Kind::NotServed),
-        Err(error) => return Err(error),
-    };
-    // The most stable version is determined separately for each kind, because the versions in Cluster API Provider AWS
-    // do not contain this project's identity kind.
-    let mut resources = found.resources_by_stability().into_iter();
-    let resource = resources.find(|(resource, _)| resource.kind == kind);
-    Ok(resource.map_or(Kind::NotServed, |(resource, _)| Kind::Custom(resource)))
+    // The API server lists the most stable version first. The version is determined separately for each kind, because
+    // the versions in Cluster API Provider AWS do not contain this project's identity kind.
+    match listed(client, group, &kind).await {
+        Ok(resource) => Ok(resource.map_or(Kind::NotServed, Kind::Custom)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Kind::NotServed),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) fn key_of(object: &impl ResourceExt) -> ObjectKey {

@@ -55,7 +55,7 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
         description = "The attestation providers whose evidence is accepted"
     ),
     printcolumn(
-        name = "Closed",
+        name = "Paths Closed",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"AutoApprovePathsClosed\")].status",
         description = "True if no auto-approval path is open"

@@ -76,7 +76,7 @@ use super::system_time;
         description = "The last generation whose certificates were revoked"
     ),
     printcolumn(
-        name = "Tombstone",
+        name = "Retired",
         type_ = "string",
         json_path = ".spec.tombstone.reason",
         description = "The reason why the name no longer has a holder"

@@ -180,7 +180,13 @@ mod tests {
             assert_eq!(owned, expected, "{owner:?}");
         }
         let alone = machine("m3", "n3", None);
-        assert!(owns_token(&alone, &token, Some(&pool("pool-1"))).is_err());
+        assert_eq!(
+            owns_token(&alone, &token, Some(&pool("pool-1"))),
+            Err(Denial::TokenOfAnotherMachine(
+                token.clone(),
+                "m3".to_owned()
+            ))
+        );
     }
 
     #[test]

@@ -176,7 +176,9 @@ mod tests {
         let clerk = RecordingVerifier::new(false);
         let asked = |created| {
             let csr = located(&clerk, cluster().inventory.as_ref(), created);
-            assert!(block_on(csr.attest(&[], now())).is_err());
+            let refused = block_on(csr.attest(&[], now()));
+            let expected = matches!(refused, Err(Refusal::Fail(Failure::EvidenceExpired)));
+            assert!(expected, "{refused:?}");
             clerk.asked.lock().unwrap().unwrap()
         };
         let earlier = now() - Duration::from_mins(7);

@@ -1,5 +1,7 @@
 //! Raises the lowest valid generation of a Cluster.
 
+use std::time::SystemTime;
+
 use node_attestation_core::time::unix_seconds;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::now;
@@ -10,14 +12,14 @@ use super::{unchanged, with_warning};
 use crate::error::BoxError;
 use crate::query::{Confirmation, Format};
 
-/// Raises the lowest valid generation to this time in RFC 3339, or to the current time. Returns the output.
+/// Raises the lowest valid generation to this time in RFC 3339, or above all generations until now. Returns the output.
 pub(super) async fn raise(
     identities: &Identities,
     cluster: &ObjectKey,
     before: Option<&str>,
     (confirmation, output): (&Confirmation, Format),
 ) -> Result<String, BoxError> {
-    let floor = seconds(before)?;
+    let floor = seconds(before, now())?;
     let effect = format!(
         "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations before {floor}. \
          Nodes that use one of these certificates become NotReady, and rejoin with another key, a bootstrap token and \
@@ -42,10 +44,11 @@ pub(super) fn floor_of(cluster: &ObjectKey, floor: u64) -> Value {
     })
 }
 
-/// Converts this time, or the current time, to seconds since 1970.
-fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
+/// Converts this time to seconds since 1970. Without a time, returns the second after `now`, because a certificate of the
+/// present second must be refused, too.
+pub(super) fn seconds(text: Option<&str>, now: SystemTime) -> Result<u64, BoxError> {
     let Some(text) = text else {
-        return Ok(unix_seconds(now()));
+        return Ok(unix_seconds(now).saturating_add(1));
     };
     let time = humantime::parse_rfc3339(text);
     let time = time.map_err(|_| format!("invalid time {text} (must be YYYY-MM-DDTHH:MM:SSZ)"))?;

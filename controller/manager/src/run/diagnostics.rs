@@ -95,7 +95,9 @@ mod tests {
         assert_eq!("127.0.0.1:8080".parse(), one("127.0.0.1:8080"));
         assert_eq!("[::1]:8080".parse(), one("[::1]:8080"));
         for wrong in ["", ":", "8080", "127.0.0.1", "localhost:8080", ":65536"] {
-            assert!(wrong.parse::<BindAddress>().is_err(), "{wrong}");
+            let reason =
+                format!("invalid value {wrong:?}: must be an address with a port, such as :8080");
+            assert_eq!(wrong.parse::<BindAddress>(), Err(reason));
         }
     }
 

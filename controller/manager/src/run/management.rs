@@ -59,7 +59,7 @@ pub(super) struct ManagementArguments {
 /// The values of `--workload-access`.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum AccessOption {
-    /// Cluster API's kubeconfigs, which belong to an administrator
+    /// Cluster API's kubeconfigs, which have an administrator's permissions
     ClusterApi,
     /// The controller's own kubeconfigs, or Cluster API's kubeconfig for a Cluster that does not have one
     PreferOwn,

@@ -115,12 +115,34 @@ pub(super) async fn referred(
     if let Some(version) = &reference.version {
         return in_version((client, namespace), group, version, kind).await;
     }
+    first_listed((client, namespace), group, kind).await
+}
+
+/// Returns the resource for this kind, in the first version in which the API server lists the kind. `None` if it does
+/// not list the kind.
+///
+/// # Errors
+///
+/// Returns an error if the call failed.
+pub async fn listed(
+    client: &Client,
+    group: &str,
+    kind: &str,
+) -> Result<Option<ApiResource>, Error> {
+    first_listed((client, ""), group, kind).await
+}
+
+async fn first_listed(
+    (client, namespace): (&Client, &str),
+    group: &str,
+    kind: &str,
+) -> Result<Option<ApiResource>, Error> {
     let groups: Groups = document(namespace, client, "/apis").await?;
     let versions = groups
         .groups
         .into_iter()
         .flatten()
-        .find(|one| one.name == *group)
+        .find(|one| one.name == group)
         .and_then(|group| group.versions)
         .unwrap_or_default();
     for version in versions {

@@ -468,6 +468,10 @@ mod tests {
         let lookup = || timeout(Duration::from_millis(100), hanging.resolve("a", 1));
         let (one, other, later) = (lookup().await, lookup().await, lookup().await);
         assert!(one.is_err() && other.is_err() && later.is_err());
+        // On a busy machine, the thread of the lookup can start later.
+        while HANGING.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         assert_eq!(HANGING.load(Ordering::Relaxed), 1);
 
         // Neither a new kubeconfig nor another Cluster in the same namespace can take turns from another namespace.

@@ -148,7 +148,7 @@ mod tests {
         let builder = ClientBuilder::new(server, "default");
         let client = crate::client::limited_for_tenant(builder, "a");
 
-        let error = client.apiserver_version().await.unwrap_err();
+        let error = crate::preflight::version(&client).await.unwrap_err();
 
         let kube::Error::Api(status) = &error else {
             panic!("it is a refusal: {error}");

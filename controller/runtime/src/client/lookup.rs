@@ -8,21 +8,19 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::task::spawn_blocking;
 use tower::{Service, service_fn};
 
-use crate::turns::Turn;
-
 /// The addresses of a host, with port 0. Each address family is resolved separately, so that one lookup can succeed
 /// even if the name server rejects the other lookup.
 async fn addresses(host: String) -> io::Result<Vec<SocketAddr>> {
     spawn_blocking(move || kubelet_attestation_resolver::addresses(&host)).await?
 }
 
-/// Like `addresses`, for a host that a tenant can influence. The turn is held until the lookup ends, even if the caller
+/// Like `addresses`, for a host that a tenant can influence. `turn` is held until the lookup ends, even if the caller
 /// is dropped earlier.
 ///
 /// # Errors
 ///
 /// Returns an error if the host has no address in either family.
-pub async fn addresses_in(turn: Turn, host: String) -> io::Result<Vec<SocketAddr>> {
+pub async fn addresses_in(turn: impl Send + 'static, host: String) -> io::Result<Vec<SocketAddr>> {
     let found = spawn_blocking(move || {
         let found = kubelet_attestation_resolver::addresses(&host);
         drop(turn);

@@ -23,6 +23,7 @@ use crate::identities::{Identities, IdentitiesError};
 use crate::keyless_signing::KeylessSigning;
 use crate::management::not_served::{CaSecret, not_served, reported};
 use crate::management::spec_mapping::{counted, unauthorized};
+use crate::preflight;
 use crate::watch::{Custom, NoFields, all_metadata_of};
 
 /// Runs all checks for a Cluster.
@@ -52,7 +53,7 @@ pub(super) async fn checks(
         let live = all.into_iter().filter(|one| one.spec.tombstone.is_none());
         live.collect::<Vec<_>>()
     });
-    findings.push(("records", within(machines(management, key, &live)).await));
+    findings.push(("identities", within(machines(management, key, &live)).await));
     findings.extend(
         live.as_ref()
             .ok()
@@ -93,7 +94,7 @@ pub(super) async fn of_workload(
 ) -> Vec<(&'static str, Finding)> {
     let answered = match access {
         Err(finding) => Err(finding),
-        Ok((access, claims)) => match call(access.client().apiserver_version()).await {
+        Ok((access, claims)) => match call(preflight::info(access.client())).await {
             Ok(version) => Ok((access, claims, version)),
             Err(error) => Err(Finding::failed(&error, "call the workload cluster")),
         },

@@ -31,7 +31,7 @@ const AT_ONCE: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The predictions for a Cluster. `None` if the workload cluster cannot be called.
+/// The predictions for a Cluster. `None` if the workload cluster cannot be reached.
 type Found = Result<Option<Vec<NodePrediction>>, String>;
 
 /// Predicts the answer to the first request from each existing Node in the checked Clusters, and adds a check to each

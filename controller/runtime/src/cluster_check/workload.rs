@@ -7,7 +7,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use kubelet_attestation::contract::{REQUEST_ABANDONED_AFTER, UNSUPPORTED_ATTESTATION_VERSION};
 use kubelet_attestation::errors::shortened;
@@ -27,7 +27,7 @@ use crate::hardening::{admission, auto_approve_audit, bindings, other_approvers}
 use crate::management::spec_mapping::is_to_be_enforced;
 use crate::pipeline::age;
 use crate::preflight::{self, ServerVersion};
-use crate::watch::{Lenient, MetadataOf, each_metadata_of, each_of};
+use crate::watch::{Lenient, MetadataOf, each_metadata_of, each_of, reviewed};
 
 /// The deadline for reading the expiry times of certificates. It is shorter than the deadline of the check.
 const EXPIRIES_WITHIN: Duration = Duration::from_secs(5);
@@ -142,7 +142,7 @@ impl Workload<'_> {
                             workload-secret, then set run --workload-access";
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = SelfSubjectReview::default();
-        let answer = call(reviews.create(&PostParams::default(), &review)).await;
+        let answer = call(reviewed(&reviews, &review)).await;
         let user = match answer {
             Ok(review) => review.status.and_then(|status| status.user_info),
             Err(error) => return Finding::failed(&error, "create selfsubjectreviews"),

@@ -148,12 +148,12 @@ fn each_invalid_field_is_reported() {
         (
             "machines:",
             "endpointHosts: [192.0.2.1, 'https://api']\nmachines:",
-            "machines.yaml: endpointHosts[1]: neither an IP address nor a DNS name",
+            "machines.yaml: endpointHosts[1]: must be an IP address, or a DNS name",
         ),
         (
             "machines:",
             "endpointHosts: ['api.example.com:6443']\nmachines:",
-            "machines.yaml: endpointHosts[0]: neither an IP address nor a DNS name",
+            "machines.yaml: endpointHosts[0]: must be an IP address, or a DNS name",
         ),
         (
             "machines:",

@@ -12,7 +12,7 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::Client;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use kubelet_attestation::errors::shortened;
 use tokio::time::{Instant, sleep};
 
@@ -21,6 +21,7 @@ use super::bindings::{
     AUTHENTICATED, BOOTSTRAPPERS, Grant, Holder, KUBEADM_TOKENS, NODES, OpenBinding, Scan,
     UNAUTHENTICATED,
 };
+use crate::watch::reviewed;
 
 /// The time for which a review can contradict the scan, because the authorizer watches bindings separately and can
 /// detect a removal later.
@@ -185,8 +186,7 @@ impl Question {
             ..SubjectAccessReview::default()
         };
         let api: Api<SubjectAccessReview> = Api::all(client.clone());
-        let options = PostParams::default();
-        let answer = api.create(&options, &review);
+        let answer = reviewed(&api, &review);
         let answer = call("create subjectaccessreviews", answer).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
     }

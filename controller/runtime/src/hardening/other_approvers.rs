@@ -13,7 +13,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
 use kube::Client;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kubelet_attestation::ensure;
 use kubelet_attestation::errors::{error_chain, shortened};
 use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
@@ -22,7 +22,7 @@ use node_attestation_core::signer::is_other_serving;
 
 use super::access::{HardeningError, Object, call, next_page};
 use crate::client::{CONTROLLER, PAGE_SIZE, Pages};
-use crate::watch::Lenient;
+use crate::watch::{Lenient, reviewed};
 
 /// The condition type of an approved request.
 const APPROVED: &str = "Approved";
@@ -319,8 +319,8 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
 /// an operator can bind it to another user. `None` for a longer name.
 async fn own_user(client: &Client) -> Option<String> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
-    let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
-    let answer = reviews.create(&parameters, &review);
+    let review = SelfSubjectReview::default();
+    let answer = reviewed(&reviews, &review);
     let answer = call("create selfsubjectreviews", answer).await.ok()?;
     let name = answer.status?.user_info?.username?;
     (name.len() <= MAX_USER_LEN).then_some(name)

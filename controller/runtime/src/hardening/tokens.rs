@@ -443,7 +443,7 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
     Ok(())
 }
 
-/// Reads a Secret as text, which is wiped after use, because the client logs responses that it cannot decode. Returns
+/// Reads a Secret as text, because the client logs responses that it cannot decode. The text is wiped after use. Returns
 /// `None` if the Secret does not exist or is not a token.
 async fn read(client: &Client, name: &str) -> Result<Option<(TokenSecret, Life)>, HardeningError> {
     let path = Secret::url_path(&(), Some(NAMESPACE));

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::{Identities, IdentitiesError};
 use crate::capi::ObjectKey;
 use crate::client::{CallError, call};
-use crate::watch::readable_one_of;
+use crate::watch::{patched_metadata, readable_one_of};
 
 impl Identities {
     /// Sets the lowest valid generation of the Cluster to `floor`, in seconds since 1970. Returns the error if the
@@ -25,8 +25,8 @@ impl Identities {
     ///
     /// # Errors
     ///
-    /// Returns an error if `floor` is lower than the current value or in the future, or if the object could not be
-    /// written.
+    /// Returns an error if `floor` is lower than the current value, or later than the second after `now`, or if the
+    /// object could not be written.
     pub async fn raise_floor(
         &self,
         cluster: &ObjectKey,
@@ -34,7 +34,7 @@ impl Identities {
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
         ensure!(
-            floor <= unix_seconds(now),
+            floor <= unix_seconds(now).saturating_add(1),
             IdentitiesError::FloorInFuture(floor)
         );
         let note = format!("all node certificates of generations before {floor} are refused");
@@ -121,7 +121,7 @@ impl Identities {
         found: &KubeletAuthentication,
         (annotation, value): (&str, String),
         who: Option<&str>,
-    ) -> Result<KubeletAuthentication, CallError> {
+    ) -> Result<(), CallError> {
         let namespace = found.namespace().unwrap_or_default();
         let client = self.management.client().clone();
         let api: Api<KubeletAuthentication> = Api::namespaced(client, &namespace);
@@ -132,7 +132,8 @@ impl Identities {
             },
         });
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        call(api.patch(&found.name_any(), &parameters, &patch)).await
+        let name = found.name_any();
+        call(patched_metadata(&api, &name, &parameters, &patch)).await
     }
 
     /// Writes the annotation that `change` returns, and creates an Event.
@@ -148,10 +149,10 @@ impl Identities {
             RevocationDecisions::of_annotations(Some(found.annotations())).until(now);
         let value = change(&mut decisions)?;
         let who = self.who().await;
-        let written = self.annotate(&found, value, who.as_deref()).await?;
+        self.annotate(&found, value, who.as_deref()).await?;
         let namespace = &cluster.namespace;
         let text = (reason, note, who);
-        let event = self.write_event(namespace, &written, text, now).await;
+        let event = self.write_event(namespace, &found, text, now).await;
         Ok(event.err())
     }
 }

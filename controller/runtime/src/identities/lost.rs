@@ -24,6 +24,7 @@ use node_attestation_core::ledger::whole_seconds;
 use super::{Changed, Identities, IdentitiesError};
 use crate::capi::{MemberMachine, ObjectKey, is_cluster, member_machines};
 use crate::client::call;
+use crate::watch::created;
 
 /// The maximum validity of a certificate without evidence. The lost record contained the expiry time of the current
 /// certificate.
@@ -142,7 +143,8 @@ impl Identities {
     ) -> Result<Changed, IdentitiesError> {
         let namespace = identity.metadata.namespace.clone().unwrap_or_default();
         let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), &namespace);
-        let written = call(api.create(&PostParams::default(), identity)).await?;
+        let written = call(created(&api, &PostParams::default(), identity)).await?;
+        let written = written.readable_or(identity);
         let NodeIdentitySpec {
             node_name,
             provider_id,

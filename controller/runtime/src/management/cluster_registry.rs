@@ -48,6 +48,9 @@ const RESTART: Duration = Duration::from_secs(30);
 /// clusters.
 const HANDOVER: Duration = Duration::from_secs(5);
 
+/// The reason of the Event on an object that is not kept, because its namespace uses too much memory.
+const NOT_KEPT: &str = "MemoryLimitExceeded";
+
 /// Serves every cluster until `stop` is ready, and then waits for the tasks of all clusters.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
     let mut registry = ClusterRegistry::new(shared);
@@ -149,7 +152,12 @@ impl ClusterRegistry {
                     Err(ref error) => {
                         if self.skipped.noted(seen.meta(), error) {
                             let labels = seen.meta().labels.clone();
-                            self.report(key, labels, seen.object_ref(&()), error);
+                            let note = format!(
+                                "the controller cannot read this version of the KubeletAuthentication, and does not \
+                                 apply it: {error}"
+                            );
+                            let words = ("Unreadable", note);
+                            self.report(key, labels, seen.object_ref(&()), words);
                         }
                     }
                 }
@@ -183,29 +191,26 @@ impl ClusterRegistry {
         }
     }
 
-    /// Writes an Event on an object that cannot be read. The task waits until this controller selects the cluster, and
-    /// then waits for its turn.
+    /// Writes an Event with this reason and note on an object that is not used. The task waits until this controller
+    /// selects the cluster, and then waits for its turn.
     fn report(
         &mut self,
         key: ObjectKey,
         labels: Option<BTreeMap<String, String>>,
         regarding: ObjectReference,
-        error: &Unreadable,
+        (reason, note): (&'static str, String),
     ) {
         let shared = self.shared.clone();
         let filter = |(key, _): &(String, String)| key == WATCH_FILTER_LABEL;
         let labels: Option<BTreeMap<String, String>> =
             labels.map(|labels| labels.into_iter().filter(filter).collect());
-        let note = format!(
-            "the controller cannot read this version of the KubeletAuthentication, and does not apply it: {error}"
-        );
         let namespace = key.namespace.clone();
         let reported = async move {
             until_selected(&shared, &key, labels.as_ref()).await;
             loop {
                 shared.condition_events.take(&key).await;
                 let management = shared.controller.management.clone();
-                let words = ("Warning", "Read", "Unreadable", note.clone());
+                let words = ("Warning", "Read", reason, note.clone());
                 if events::write_one(management, regarding.clone(), words, now()).await {
                     return;
                 }
@@ -213,6 +218,17 @@ impl ClusterRegistry {
             }
         };
         self.reports.start(namespace, reported.boxed());
+    }
+
+    /// Logs an object that is not kept, and writes an Event on it. Its condition cannot be written, because only the
+    /// task of a kept object writes conditions.
+    fn report_not_kept(&mut self, key: ObjectKey, object: &KubeletAuthentication) {
+        let error = Unreadable::because(TOO_MUCH_MEMORY);
+        if self.skipped.noted(&object.metadata, &error) {
+            let labels = object.metadata.labels.clone();
+            let words = (NOT_KEPT, TOO_MUCH_MEMORY.to_owned());
+            self.report(key, labels, object.object_ref(&()), words);
+        }
     }
 
     /// Plans to list a namespace, if there is now memory for one of its objects that was not kept.
@@ -267,11 +283,14 @@ impl ClusterRegistry {
     fn put(&mut self, key: ObjectKey, authentication: KeptAuthentication) {
         let put = self.memory.put(&key, &authentication);
         for key in put.displaced {
+            let known = self.clusters.get(&key);
+            if let Some(object) = known.and_then(|known| known.borrow().clone()) {
+                self.report_not_kept(key.clone(), &object);
+            }
             self.leave_out(key);
         }
         if !put.is_kept {
-            let error = Unreadable::because(TOO_MUCH_MEMORY);
-            self.skipped.note(&authentication.metadata, &error);
+            self.report_not_kept(key.clone(), &authentication);
             self.leave_out(key);
             return;
         }
@@ -363,16 +382,61 @@ fn authentications(
 mod tests {
     use std::future::pending;
 
-    use http_body_util::Full;
-    use hyper::Response;
+    use http_body_util::{BodyExt as _, Full};
     use hyper::body::Bytes;
+    use hyper::{Method, Request, Response};
+    use kube::client::Body;
     use node_attestation_core::verifier::Verifiers;
-    use serde_json::json;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
     use tokio::time::{Instant, sleep};
 
     use super::*;
     use crate::client::ClusterAccess;
     use crate::management::Settings;
+    use crate::memory::KeptLimit;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_names_each_object_beyond_the_memory_limit() {
+        let events: Arc<Mutex<BTreeSet<(String, String)>>> = Arc::default();
+        let written = events.clone();
+        let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+            let written = written.clone();
+            async move {
+                if request.method() != Method::POST {
+                    return pending().await;
+                }
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                let text = |value: &Value| value.as_str().unwrap().to_owned();
+                let named = text(&event["regarding"]["name"]);
+                written.lock().insert((named, text(&event["reason"])));
+                Response::new(Full::new(body))
+            }
+        });
+        let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
+        let controller = Controller::new(&access, Settings::default(), Arc::new(verifiers));
+        let (shared, _watching) = controller.watching();
+        let mut registry = ClusterRegistry::new(&shared);
+        // There is memory for one object of a namespace.
+        registry.memory = KeptMemory::new(KeptLimit::new(32 * 1024));
+        for (name, month) in [("younger", 2), ("oldest", 1), ("youngest", 3)] {
+            let object = json!({
+                "metadata": {
+                    "namespace": "default", "name": name, "uid": name,
+                    "creationTimestamp": format!("2026-0{month}-01T00:00:00Z"),
+                },
+                "spec": {"clusterName": name, "authorizedAttestors": ["null"]},
+            });
+            registry.apply(Event::Apply(serde_json::from_value(object).unwrap()));
+        }
+
+        sleep(Duration::from_secs(5)).await;
+
+        assert_eq!(registry.memory.left_out(), 2);
+        let expected = ["younger", "youngest"].map(|name| (name.to_owned(), NOT_KEPT.to_owned()));
+        assert_eq!(*events.lock(), expected.into());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_task_of_a_deleted_object_is_counted_until_it_ends() {

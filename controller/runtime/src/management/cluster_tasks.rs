@@ -139,7 +139,11 @@ impl Running {
             .with_outcomes(outcomes)
             .in_turn(shared.requests.line(key), lines.clone());
         let client = access.client().clone();
-        let worker = worker::run(client, pipeline, periodic.urgent.clone(), quitted.clone());
+        let observed = (
+            periodic.urgent.clone(),
+            periodic.unreadable_requests.clone(),
+        );
+        let worker = worker::run(client, pipeline, observed, quitted.clone());
         let worker = worker.boxed();
         tasks.spawn(async move {
             worker.await;

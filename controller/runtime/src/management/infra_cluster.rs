@@ -19,7 +19,7 @@ use super::condition_events::in_turn;
 use crate::capi::{Lookups, ObjectKey, Objects, Reference};
 use crate::client::in_time;
 use crate::turns::FairRate;
-use crate::watch::{Custom, Lenient, NoFields, one_on_behalf_of, read_alone};
+use crate::watch::{Custom, Lenient, NoFields, one_on_behalf_of, patched_status, read_alone};
 
 /// The deadline for all four calls together.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -116,8 +116,7 @@ impl InfraCluster {
                 let patch = json!({ "status": signers });
                 let parameters = PatchParams::default();
                 let patch = Patch::Merge(&patch);
-                let patched = Box::pin(api.patch_status(&reference.name, &parameters, &patch));
-                patched.await.map(drop)
+                Box::pin(patched_status(&api, &reference.name, &parameters, &patch)).await
             });
         Box::pin(patched).await.map_err(kube::Error::from)
     }

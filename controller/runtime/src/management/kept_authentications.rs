@@ -253,7 +253,7 @@ impl Default for KeptMemory {
 }
 
 impl KeptMemory {
-    fn new(limit: KeptLimit) -> Self {
+    pub(super) fn new(limit: KeptLimit) -> Self {
         Self {
             limit,
             namespaces: BTreeMap::new(),

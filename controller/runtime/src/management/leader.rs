@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::client::{CallError, in_time};
 use crate::clock::now;
 use crate::metrics::{Heartbeat, LeaseMetrics, Metrics};
-use crate::watch::readable_one_of;
+use crate::watch::{created, readable_one_of, replaced};
 
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -186,12 +186,13 @@ impl Candidate {
     /// Creates the Lease, or replaces it if its `resourceVersion` has not changed.
     async fn put(&self, lease: &Lease) -> Result<Lease, CallError> {
         let options = PostParams::default();
-        if lease.metadata.resource_version.is_none() {
-            in_time(CALL_DEADLINE, self.api.create(&options, lease)).await
+        let written = if lease.metadata.resource_version.is_none() {
+            in_time(CALL_DEADLINE, created(&self.api, &options, lease)).await?
         } else {
-            let replaced = self.api.replace(&self.name, &options, lease);
-            in_time(CALL_DEADLINE, replaced).await
-        }
+            let replaced = replaced(&self.api, &self.name, &options, lease);
+            in_time(CALL_DEADLINE, replaced).await?
+        };
+        Ok(written.readable_or(lease))
     }
 }
 

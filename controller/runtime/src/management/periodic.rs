@@ -47,6 +47,7 @@ use crate::hardening::{admission, other_approvers, service_ranges};
 use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
+use crate::worker::UnreadableRequests;
 
 /// The deadline for a report that does not affect decisions. The revocations in the same round wait for the report.
 const REPORT_WITHIN: Duration = Duration::from_secs(10);
@@ -82,6 +83,7 @@ pub(super) struct PeriodicTasks {
     /// Whether, since the last inspection, the request watch has failed or recovered, or kubeadm's bindings have been
     /// created again. The watches set this flag.
     pub(super) urgent: Arc<AtomicBool>,
+    pub(super) unreadable_requests: UnreadableRequests,
     tokens: Tokens,
     overlaps: ExemptOverlaps,
     revoked: RevocationList,
@@ -123,6 +125,7 @@ impl PeriodicTasks {
             listed: BTreeSet::new(),
             rights: None,
             urgent: Arc::default(),
+            unreadable_requests: UnreadableRequests::default(),
             tokens,
             overlaps: ExemptOverlaps::default(),
             revoked: RevocationList::default(),

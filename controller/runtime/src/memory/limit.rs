@@ -7,13 +7,19 @@ use super::container;
 pub(super) struct Limit(pub(super) usize);
 
 impl Limit {
+    /// Half of the bytes, the limit for each of several namespaces.
+    pub(super) const fn half(self) -> usize {
+        let Self(bytes) = self;
+        bytes / 2
+    }
+
     /// The number of bytes that a namespace can still take. The namespace already uses `own` of the `all` used bytes,
     /// and `namespaces` is the number of namespaces.
     ///
     /// A single namespace can take three quarters. If there are two or more namespaces, each of them can take at most
-    /// half. The last quarter is divided equally among at least three namespaces. Used memory is never taken away, and
-    /// a new namespace needs a part that no other namespace can take. If there is no namespace, the operator can take
-    /// the rest.
+    /// half. The last quarter is divided equally among at least three namespaces. Used memory is not taken away
+    /// immediately, and a new namespace needs a part that no other namespace can take. If there is no namespace, the
+    /// operator can take the rest.
     pub(super) fn room(self, (own, all): (usize, usize), namespaces: usize) -> usize {
         let Self(bytes) = self;
         let left = bytes.saturating_sub(all);
@@ -21,7 +27,7 @@ impl Limit {
         let most = match namespaces {
             0 => return left,
             1 => bytes,
-            _ => bytes / 2,
+            _ => self.half(),
         };
         let before_last = left.saturating_sub(quarter);
         let of_last = (quarter / namespaces.max(3)).saturating_sub(own);
@@ -35,28 +41,28 @@ impl Limit {
 /// A single namespace can use at most half of the limit, so that there is space for objects in other namespaces. The
 /// last quarter is divided equally among the namespaces.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct KeptLimit(Limit);
+pub struct KeptLimit(Limit);
 
 impl KeptLimit {
     /// Creates a limit with this number of units for all namespaces together.
-    pub(crate) const fn new(units: usize) -> Self {
+    pub const fn new(units: usize) -> Self {
         Self(Limit(units))
     }
 
     /// The number of objects with this size that fit into this fraction of the container's memory.
-    pub(crate) fn of_memory(part: usize, unit: usize) -> Self {
+    pub fn of_memory(part: usize, unit: usize) -> Self {
         Self::new(container::limit() / part / unit)
     }
 
     /// The maximum number of units for one namespace.
     pub(crate) const fn of_namespace(self) -> usize {
-        let Self(Limit(units)) = self;
-        units / 2
+        let Self(limit) = self;
+        limit.half()
     }
 
     /// The number of units that a namespace can still take. The namespace already uses `own` of the `all` used units,
     /// and `namespaces` is the number of namespaces.
-    pub(crate) fn room(self, used: (usize, usize), namespaces: usize) -> usize {
+    pub fn room(self, used: (usize, usize), namespaces: usize) -> usize {
         self.0.room(used, namespaces.max(3))
     }
 }

@@ -6,6 +6,16 @@ impl Share {
     pub(crate) fn alone(own: usize) -> Self {
         Self::of(common(0, 0), "", own)
     }
+
+    /// A share of this namespace without own bytes, in shared memory of this size.
+    pub(crate) fn in_common(namespace: &str, bytes: usize) -> Self {
+        Self::of(common(0, bytes), namespace, 0)
+    }
+
+    /// A share of another namespace in the same shared memory.
+    pub(crate) fn beside(&self, namespace: &str) -> Self {
+        Self::of(self.member.common, namespace, 0)
+    }
 }
 
 fn common(own: usize, common: usize) -> &'static Common {

@@ -1,8 +1,13 @@
 //! Limits on the memory for one cluster's waiting and running requests.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use tokio::time::Instant;
 
 use super::kept::has_no_other_metadata;
+use super::{Queue, State};
 use crate::memory::{Holding, Share};
 
 /// The maximum number of waiting requests that are kept. For further requests, only the name is kept, so that a flood
@@ -31,9 +36,14 @@ const ALWAYS: usize = 2 * SMALL;
 /// The number of copies of a request in progress: as read, as parsed, as answered, and as the JSON of the answer.
 const COPIES: usize = 4;
 
+/// The pause between two checks whether the namespace uses too much memory.
+const CHECK: Duration = Duration::from_secs(5);
+
 /// The memory for a cluster's requests.
 #[derive(Debug)]
 pub(super) struct Room {
+    /// The time of the next check whether the namespace uses too much memory.
+    next_check: Instant,
     kept: Holding,
     objects: usize,
     object_bytes: usize,
@@ -48,6 +58,7 @@ impl Room {
     /// Creates a budget within this share.
     pub(super) fn new(share: &Share) -> Self {
         Self {
+            next_check: Instant::now(),
             kept: share.holding(),
             objects: 0,
             object_bytes: 0,
@@ -82,6 +93,15 @@ impl Room {
         self.objects = self.objects.saturating_sub(1);
         self.object_bytes = self.object_bytes.saturating_sub(bytes);
         self.kept.resize(self.object_bytes);
+    }
+
+    /// Whether kept requests use memory that the namespace must give back, if a check is due.
+    fn exceeds(&mut self, now: Instant) -> bool {
+        if self.objects == 0 || now < self.next_check {
+            return false;
+        }
+        self.next_check = now + CHECK;
+        self.kept.excess() > 0
     }
 
     /// Whether the concurrent work has reached its limit. One request can always be processed.
@@ -128,6 +148,41 @@ impl Room {
             ..
         } = *self;
         [objects, object_bytes, running, running_bytes]
+    }
+}
+
+impl Queue {
+    /// Drops kept requests, the last ones first, while their namespace uses more than half of the memory, and another
+    /// namespace has a share. A dropped request is read again at its turn.
+    pub(crate) fn give_back_excess(&mut self, now: Instant) {
+        if !self.room.exceeds(now) {
+            return;
+        }
+        let has_object = |uid: &&Arc<str>| {
+            let entry = self.entries.get(*uid);
+            entry.is_some_and(|entry| {
+                matches!(
+                    entry.state,
+                    State::Waiting {
+                        object: Some(_),
+                        ..
+                    }
+                )
+            })
+        };
+        let kept = self.turns.values().filter(has_object);
+        let kept: Vec<Arc<str>> = kept.take(self.room.objects).cloned().collect();
+        for uid in kept.into_iter().rev() {
+            if self.room.kept.excess() == 0 {
+                return;
+            }
+            if let Some(entry) = self.entries.get_mut(&uid)
+                && let State::Waiting { object, .. } = &mut entry.state
+                && object.take().is_some()
+            {
+                self.room.free(entry.bytes);
+            }
+        }
     }
 }
 

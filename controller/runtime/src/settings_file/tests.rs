@@ -419,11 +419,25 @@ fn the_example_of_each_attestor_is_valid_and_has_the_defaults() {
     for attestor in ["aws", "tpm", "insecure"] {
         let parsed = parse(&example("prod-1", attestor).unwrap()).unwrap();
 
-        assert_eq!(parsed.spec.authorized_attestors, [attestor]);
-        assert_eq!(parsed.spec.cluster_name, "prod-1");
+        let spec = parsed.spec;
+        assert_eq!(spec.authorized_attestors, [attestor]);
+        assert_eq!(spec.cluster_name, "prod-1");
+        assert_eq!(spec.mode(), AutoApproveBindings::Report, "{attestor}");
+        assert_eq!(spec.adopts(), Adoption::Refuse, "{attestor}");
+        assert!(!spec.exempt().has_control_plane(), "{attestor}");
     }
-    assert!(example("Prod 1", "aws").is_err());
-    assert!(example("prod-1", "null").is_err());
+    for (name, attestor, field) in [
+        ("Prod 1", "aws", "spec.clusterName"),
+        ("prod-1", "null", "spec.authorizedAttestors"),
+    ] {
+        let Err(InvalidSettings::Faults(faults)) = example(name, attestor) else {
+            panic!("{name} {attestor}");
+        };
+        assert!(
+            faults.iter().any(|fault| fault.field == field),
+            "{faults:?}"
+        );
+    }
 }
 
 #[test]

@@ -45,13 +45,20 @@ mod tests {
 
     use kubelet_attestation::names::Provider;
     use kubelet_attestation::version::EvidenceVersion;
+    use node_attestation_core::crd::conditions::{BOOT_MEASURED, ConditionReport};
     use node_attestation_core::refusal::Refusal;
     use node_attestation_core::verifier::{Appraisal, Assurance, Verifier};
+    use tracing::Level;
 
     use super::*;
     use crate::metrics::{Format, Metrics};
+    use crate::testing::ThreadLog;
 
-    /// A verifier that reports one more machine at each lookup.
+    /// The machines in the condition at each lookup. If there are none, the condition is `True`.
+    const MACHINES: [Option<&str>; 5] = [Some("m1"), Some("m1"), Some("m1, m2"), None, Some("m1")];
+
+    /// A verifier that reports one more machine in the metrics at each lookup, and the machines in [`MACHINES`] in a
+    /// condition.
     #[derive(Debug, Default)]
     struct Finding(AtomicUsize);
 
@@ -70,8 +77,21 @@ mod tests {
         }
 
         fn findings(&self, _: SystemTime) -> Findings {
+            let lookups = self.0.fetch_add(1, Ordering::Relaxed);
+            let machines = MACHINES.get(lookups).copied().flatten();
+            let holds = match machines {
+                Some(_) => ConditionStatus::False,
+                None => ConditionStatus::True,
+            };
+            let report = ConditionReport {
+                of: BOOT_MEASURED,
+                holds,
+                reason: "NotMeasured",
+                message: machines.unwrap_or_default().to_owned(),
+            };
             Findings {
-                unmeasured: Some(self.0.fetch_add(1, Ordering::Relaxed)),
+                conditions: vec![report],
+                unmeasured: Some(lookups),
                 ..Findings::default()
             }
         }
@@ -94,5 +114,24 @@ mod tests {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         telling.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_false_condition_is_logged_whenever_it_changes() {
+        let log = ThreadLog::start(Level::WARN);
+        let metrics = Metrics::new("1");
+        let verifier: Arc<dyn Verifier> = Arc::new(Finding::default());
+        let cluster = metrics.cluster("", "").only();
+        let telling = tokio::spawn(tell(Verifiers::from_iter([verifier]), cluster));
+
+        let mut counts = Vec::new();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for _ in MACHINES {
+            counts.push(log.count(&["BootMeasured", "NotMeasured", "m1"]));
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        telling.abort();
+
+        assert_eq!(counts, [1, 1, 2, 2, 3], "{}", log.text());
     }
 }

@@ -206,6 +206,23 @@ fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, Result<K, Unreadable>
     (metadata, object.map_err(Unreadable::from))
 }
 
+impl<K: Resource + Clone> Lenient<K> {
+    /// The object in the response to a write. If it is unreadable, `known` with the metadata of the response, because
+    /// the write was completed.
+    pub(crate) fn readable_or(self, known: &K) -> K {
+        let Self {
+            metadata, object, ..
+        } = self;
+        object.unwrap_or_else(|_| {
+            let mut known = known.clone();
+            if metadata.name.is_some() {
+                *known.meta_mut() = metadata;
+            }
+            known
+        })
+    }
+}
+
 impl<K, R: Resource> Resource for Lenient<K, R> {
     type DynamicType = R::DynamicType;
     type Scope = R::Scope;

@@ -180,7 +180,7 @@ pub(crate) async fn text_of_one(
 ///
 /// Returns an error if the call failed, or if the service account does not exist.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
-pub(crate) async fn token_text(
+pub async fn token_text(
     client: &Client,
     (namespace, account): (&str, &str),
     request: &TokenRequest,

@@ -6,10 +6,10 @@
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Request};
 use kube::{Error, Resource};
 use serde::Serialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::one::called;
-use super::{Lenient, ReadAlone};
+use super::{Lenient, ReadAlone, Unreadable};
 
 /// Creates the object, and returns it as the API server stored it.
 ///
@@ -29,24 +29,40 @@ where
     called(api, request).await
 }
 
-/// Replaces the object.
+/// Sends a review, and returns it with the API server's answer. A review is not stored.
 ///
 /// # Errors
 ///
-/// Returns an error if the call failed.
+/// Returns an error if the call failed, or if the answer is invalid. The error does not contain the invalid value.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) async fn reviewed<K>(api: &Api<K>, review: &K) -> kube::Result<K>
+where
+    K: Resource + Clone + Serialize + DeserializeOwned,
+{
+    let review = serde_json::to_vec(review).map_err(Error::SerdeError)?;
+    let request = Request::new(api.resource_url()).create(&PostParams::default(), review);
+    let request = request.map_err(Error::BuildRequest)?;
+    let text = api.clone().into_client().request_text(request).await?;
+    serde_json::from_str(&text).map_err(|error| Unreadable::from(error).into())
+}
+
+/// Replaces the object, and returns it as the API server stored it.
+///
+/// # Errors
+///
+/// Returns an error if the call failed. An invalid object in the response is not an error.
 pub(crate) async fn replaced<K>(
     api: &Api<K>,
     name: &str,
     parameters: &PostParams,
     object: &K,
-) -> kube::Result<()>
+) -> kube::Result<Lenient<K>>
 where
-    K: Resource + Clone + Serialize,
+    K: ReadAlone + Resource + Serialize,
 {
     let object = serde_json::to_vec(object).map_err(Error::SerdeError)?;
     let request = Request::new(api.resource_url()).replace(name, parameters, object);
-    let IgnoredAny = called(api, request).await?;
-    Ok(())
+    called(api, request).await
 }
 
 /// Replaces this subresource of the object with this name. Returns the object as the API server stored it.
@@ -149,6 +165,7 @@ mod tests {
     use http_body_util::Full;
     use hyper::Response;
     use hyper::body::Bytes;
+    use k8s_openapi::api::authentication::v1::SelfSubjectReview;
     use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpec};
     use serde_json::{Value, json};
 
@@ -169,7 +186,7 @@ mod tests {
     }
 
     /// Makes all writes on an API server that returns this response.
-    async fn write_all(answer: &Value) -> kube::Result<[Lenient<KubeletAuthentication>; 3]> {
+    async fn write_all(answer: &Value) -> kube::Result<[Lenient<KubeletAuthentication>; 4]> {
         let answer = Bytes::from(answer.to_string());
         let access = ClusterAccess::in_memory(move |_| {
             let answer = Response::new(Full::new(answer.clone()));
@@ -181,12 +198,12 @@ mod tests {
         object.metadata.resource_version = Some("6".to_owned());
         let (post, merge) = (PostParams::default(), PatchParams::default());
         let patch = Patch::Merge(json!({"status": {}}));
-        replaced(&api, "prod-1", &post, &object).await?;
         patched_status(&api, "prod-1", &merge, &patch).await?;
         patched_metadata(&api, "prod-1", &merge, &patch).await?;
         deleted(&api, "prod-1", &DeleteParams::default()).await?;
         Ok([
             created(&api, &post, &object).await?,
+            replaced(&api, "prod-1", &post, &object).await?,
             replaced_part(&api, ("status", "prod-1"), &post, &object).await?,
             patched(&api, "prod-1", &merge, &patch).await?,
         ])
@@ -206,5 +223,44 @@ mod tests {
                 assert!(!is_kept || version == Some("7"), "{place}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_written_object_is_known_even_if_the_response_is_unreadable() {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
+        let mut sent = KubeletAuthentication::new("prod-1", spec);
+        sent.metadata.resource_version = Some("6".to_owned());
+        let mut answer = written();
+        for (place, value, version) in [
+            ("/status", json!({"conditions": []}), "7"),
+            ("/spec", json!("hostile"), "7"),
+            ("/metadata", json!([]), "6"),
+        ] {
+            *answer.pointer_mut(place).unwrap() = value;
+            let objects = Box::pin(write_all(&answer)).await.unwrap();
+
+            for object in objects {
+                let known = object.readable_or(&sent);
+
+                assert_eq!(known.spec, sent.spec, "{place}");
+                assert_eq!(known.metadata.resource_version.as_deref(), Some(version));
+                assert_eq!(known.metadata.name.as_deref(), Some("prod-1"), "{place}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_error_of_an_unreadable_review_does_not_contain_the_value() {
+        let access = ClusterAccess::in_memory(|_| async {
+            let answer =
+                json!({"status": {"userInfo": {"username": "s3cret", "groups": "s3cret"}}});
+            Response::new(Full::new(Bytes::from(answer.to_string())))
+        });
+        let reviews: Api<SelfSubjectReview> = Api::all(access.client().clone());
+
+        let answer = reviewed(&reviews, &SelfSubjectReview::default()).await;
+
+        let error = answer.unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
     }
 }

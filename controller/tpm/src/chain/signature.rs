@@ -251,3 +251,6 @@ fn name_of(oid: &Oid<'_>) -> String {
     let text = || shortened(&oid.to_id_string(), MAX_LEN).to_owned();
     oid2sn(oid, oid_registry()).map_or_else(|_| text(), str::to_owned)
 }
+
+#[cfg(test)]
+mod tests;

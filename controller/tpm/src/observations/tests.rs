@@ -161,12 +161,12 @@ fn replaced_and_unseen_certificates_are_not_reported_as_expiring() {
     assert_eq!(observations.findings(&policy, both(noon())).expiring, None);
 
     observations.certificate("m1", soon.clone(), both(noon()));
-    let gone = noon() + FORGOTTEN;
+    let last = noon() + 8 * DAY;
     assert_eq!(
-        observations.findings(&policy, both(gone)).expiring,
+        observations.findings(&policy, both(last)).expiring,
         Some(soon)
     );
-    let gone = gone + Duration::from_secs(1);
+    let gone = last + Duration::from_secs(1);
     assert_eq!(observations.findings(&policy, both(gone)).expiring, None);
 }
 
@@ -174,21 +174,20 @@ fn replaced_and_unseen_certificates_are_not_reported_as_expiring() {
 fn observations_are_unknown_until_each_machine_has_renewed() {
     let observations = Observations::default();
     let policy = requiring(&[far()]);
-    for of in [CERTIFICATES, BOOTS] {
-        let (holds, reason, _) = said(&observations, &policy, of, noon());
-        assert_eq!((holds, reason), (ConditionStatus::Unknown, reason::PENDING));
-        let (holds, reason, _) = said(&observations, &policy, of, noon() + ALL_RENEW);
-        let expected = if of == BOOTS {
-            "Measured"
-        } else {
-            "CertificatesValid"
-        };
+    for (of, expected) in [(CERTIFICATES, "CertificatesValid"), (BOOTS, "Measured")] {
+        let complete = noon() + Duration::from_hours(36);
+        for now in [noon(), complete - Duration::from_secs(1)] {
+            let (holds, reason, _) = said(&observations, &policy, of, now);
+            assert_eq!((holds, reason), (ConditionStatus::Unknown, "Pending"));
+        }
+        let (holds, reason, _) = said(&observations, &policy, of, complete);
         assert_eq!((holds, reason), (ConditionStatus::True, expected));
     }
 }
 
 #[test]
 fn a_wall_clock_jump_does_not_change_the_observed_machines() {
+    let (all_renew, kept) = (Duration::from_hours(36), 8 * DAY);
     for clock in [noon() + 365 * DAY, noon() - 365 * DAY] {
         let observations = Observations::default();
         let policy = requiring(&[]);
@@ -202,14 +201,11 @@ fn a_wall_clock_jump_does_not_change_the_observed_machines() {
         assert_eq!(reason_at(noon(), begin), ("Pending", Some(0)));
 
         assert_eq!(reason_at(clock, begin), ("Pending", Some(0)));
-        assert_eq!(reason_at(clock, begin + ALL_RENEW), ("Measured", Some(0)));
+        assert_eq!(reason_at(clock, begin + all_renew), ("Measured", Some(0)));
 
         observations.boot("m1", vec![0], begin);
-        assert_eq!(
-            reason_at(clock, begin + FORGOTTEN),
-            ("NotMeasured", Some(1))
-        );
-        let later = begin + FORGOTTEN + Duration::from_secs(1);
+        assert_eq!(reason_at(clock, begin + kept), ("NotMeasured", Some(1)));
+        let later = begin + kept + Duration::from_secs(1);
         assert_eq!(reason_at(clock, later), ("Measured", Some(0)));
     }
 }
@@ -261,42 +257,37 @@ fn machines_with_unmeasured_firmware_are_counted_and_named() {
 #[test]
 fn the_number_of_remembered_machines_has_a_limit() {
     let observations = Observations::default();
-    for machine in 0..=MAX_MACHINES {
+    for machine in 0..=4096 {
         observations.boot(&machine.to_string(), vec![0], since_epoch(UNIX_EPOCH));
     }
 
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
 
-    assert_eq!(findings.unmeasured, Some(MAX_MACHINES));
+    assert_eq!(findings.unmeasured, Some(4096));
     // The controller still records observations about a machine that it already knows.
     observations.boot("7", vec![], since_epoch(UNIX_EPOCH));
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
-    assert_eq!(findings.unmeasured, Some(MAX_MACHINES - 1));
+    assert_eq!(findings.unmeasured, Some(4095));
 }
 
 #[test]
 fn machines_of_one_namespace_use_limited_memory_in_all_its_clusters() {
     let count = |namespace: &str| {
         let observations = Observations::of_namespace(namespace);
-        for machine in 0..MAX_MACHINES {
+        for machine in 0..4096 {
             observations.boot(&machine.to_string(), vec![0], since_epoch(UNIX_EPOCH));
         }
         let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
         (observations, findings.unmeasured.unwrap())
     };
-    let full = MAX_OF_NAMESPACE / MAX_MACHINES;
 
-    let mut clusters: Vec<_> = (0..full + 2).map(|_| count("tenant-of-many")).collect();
+    let mut clusters: Vec<_> = (0..6).map(|_| count("tenant-of-many")).collect();
 
+    // The namespace has space for 16,384 machines. After that, each cluster observes 8 machines.
     let counts: Vec<usize> = clusters.iter().map(|(_, count)| *count).collect();
-    let (within, above) = counts.split_at(full);
-    assert!(
-        within.iter().all(|count| *count == MAX_MACHINES),
-        "{counts:?}"
-    );
-    assert_eq!(above, [OWN, OWN]);
-    assert_eq!(count("another-tenant").1, MAX_MACHINES);
+    assert_eq!(counts, [4096, 4096, 4096, 4096, 8, 8]);
+    assert_eq!(count("another-tenant").1, 4096);
     // A deleted cluster frees space.
     clusters.remove(0);
-    assert!(count("tenant-of-many").1 > OWN);
+    assert_eq!(count("tenant-of-many").1, 4080);
 }

@@ -1,3 +1,5 @@
+mod recorded;
+
 use node_attestation_core::crd::PcrSet;
 
 use super::*;
@@ -225,7 +227,9 @@ fn alternatives_are_digests_separated_by_commas() {
         format!("{one};{two}"),
         format!("{one}{two}"),
     ] {
-        assert!(of(bad.clone()).is_err(), "{bad}");
+        let rule = "pcrPolicy.allowed[0] must be registers from 0 to 23 with their digests";
+        let expected = InvalidTpmSettings::new(rule.to_owned());
+        assert_eq!(of(bad.clone()), Err(expected), "{bad}");
     }
 }
 
@@ -379,18 +383,24 @@ fn the_systemd_separator_is_required_permitted_or_refused() {
 
 #[test]
 fn a_denial_for_the_separator_names_it_and_the_setting() {
-    let said = TpmDenial::OsSeparatorRefused {
-        registers: vec![0, 7],
-    }
-    .to_string();
+    let said = |os_separator, quoted: [(u8, [u8; 32]); 2]| {
+        let allowed = vec![state(&[(0, 1), (7, 1)])];
+        let settings = crd::PcrPolicy {
+            allowed,
+            os_separator,
+        };
+        let policy = PcrPolicy::new(&settings).unwrap();
+        let quoted = Registers::new(quoted.into()).unwrap();
+        policy.allows(&quoted).unwrap_err().to_string()
+    };
+    let with = |number: u8| (number, array(number, [1; 32]));
     assert_eq!(
-        said,
+        said(OsSeparator::Refused, [with(0), with(7)]),
         "registers 0, 7 have systemd's separator after their allowed values, but osSeparator is Refused"
     );
-    let said = TpmDenial::OsSeparatorMissing { registers: vec![4] }.to_string();
     assert_eq!(
-        said,
-        "registers 4 have their allowed values without systemd's separator, but osSeparator is Required"
+        said(OsSeparator::Required, [(0, [1; 32]), with(7)]),
+        "registers 0 have their allowed values without systemd's separator, but osSeparator is Required"
     );
 }
 

@@ -239,9 +239,10 @@ fn the_first_existing_program_path_is_used() {
 
 #[test]
 fn a_helper_that_another_user_can_change_is_not_started() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "only helpers that root starts are checked: run this test as root"
+    );
     let kept = tempfile::tempdir().unwrap();
     let started = kept.path().join("started");
     let (_script, program) = script(&format!(

@@ -208,6 +208,52 @@ fn a_client_certificate_is_presented() {
 }
 
 #[test]
+fn the_label_of_a_client_key_does_not_determine_its_format() {
+    let server = ApiServer::start();
+    let pair = server.client_certificate(Subject::node("n1"));
+    let traditional = pki::traditional_key(&pair.key_pem);
+    for key in [
+        pair.key_pem.replace(" PRIVATE KEY", " RSA PRIVATE KEY"),
+        traditional.replace(" EC PRIVATE KEY", " PRIVATE KEY"),
+    ] {
+        let login = Login::ClientCertificate {
+            chain_pem: pair.certificate_pem.clone(),
+            key_pem: Secret::new(key),
+        };
+        let client = connect(fields(&server), &login).unwrap();
+        assert_eq!(client.get(NAME, soon()).unwrap(), None);
+    }
+}
+
+#[test]
+fn an_unusable_client_key_is_reported_without_library_names() {
+    let server = ApiServer::start();
+    let [pair, other] = [1, 2].map(|_| server.client_certificate(Subject::node("n1")));
+    let unknown = "-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n";
+    for (key, why) in [
+        (
+            &*other.key_pem,
+            "the client key does not match the client certificate",
+        ),
+        (
+            unknown,
+            "the type or format of the client key is not supported",
+        ),
+    ] {
+        let login = Login::ClientCertificate {
+            chain_pem: pair.certificate_pem.clone(),
+            key_pem: Secret::new(key.to_owned()),
+        };
+
+        let error = connect(fields(&server), &login).unwrap_err();
+
+        let expected = format!("cannot connect to {}: {why}", server.url());
+        assert_eq!(error.failure.what(), expected);
+        assert_eq!(error.failure.code(), Code::Configuration);
+    }
+}
+
+#[test]
 fn the_tls_server_name_can_differ_from_the_host_name() {
     let server = ApiServer::start();
     let named = |name: &str| {

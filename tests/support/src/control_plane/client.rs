@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 use super::watch::Event;
 
 /// The deadline for a single call.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The runtime for all clients in the process: tests either have no runtime, or have a runtime that must not be
 /// blocked.

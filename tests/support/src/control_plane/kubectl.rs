@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 use super::client::{Client, Selection, Served};
 use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
-use crate::process::guarded;
+use crate::process::{guarded, poll};
 
 /// The deadline for one request. It includes the plugin run, which can take one minute.
 const REQUEST_TIMEOUT: &str = "--request-timeout=90s";
+
+/// The deadline for the API server to serve a kind. On a busy machine, the API server lists a kind in its discovery some
+/// time after the condition of its definition is Established.
+const SERVED: Duration = Duration::from_secs(30);
 
 /// The annotation in which `kubectl apply` stores the applied object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -312,10 +316,10 @@ impl Kubectl {
         Some((client, selection))
     }
 
-    /// The location of this object, if this process can access it itself.
+    /// The location of this object, if this process can access it itself. Waits until the API server serves its kind.
     fn placed(&self, object: &Value) -> Option<(Client, Selection)> {
         let client = self.client()?;
-        let place = client.place(object)?;
+        let place = poll(SERVED, || client.place(object))?;
         Some((client, place))
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn credentials(id: &str) -> Credentials {
     Credentials {

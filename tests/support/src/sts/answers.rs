@@ -69,9 +69,10 @@ pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
         Some(ASSUME_ROLE) if is_of_version => {
             let caller = caller(call, state, |_| Ok(()))?;
             call.caller = Some(caller.arn.clone());
+            let region = signed_for(call);
             Ok(Permitted::Assumed(
                 ASSUME_ROLE,
-                assume_role(state, &caller, &parameters)?,
+                assume_role(state, &caller, &region, &parameters)?,
             ))
         }
         _ => {
@@ -80,6 +81,13 @@ pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
             Ok(Permitted::Identity(caller))
         }
     }
+}
+
+/// The region in the signature of a call.
+fn signed_for(call: &Call) -> String {
+    let header = call.header("authorization").unwrap_or_default();
+    let authorization = Authorization::parse(header);
+    authorization.map_or_else(String::new, |authorization| authorization.region.to_owned())
 }
 
 /// The owner of the credentials that signed a call.

@@ -86,10 +86,11 @@ fn access_denied(caller: &str, action: &str, arn: &str) -> Denied {
     denied(403, "AccessDenied", message)
 }
 
-/// Creates a session of the role for this caller.
+/// Creates a session of the role for this caller, in this region.
 pub(super) fn assume_role(
     state: &mut State,
     caller: &Principal,
+    region: &str,
     parameters: &Parameters,
 ) -> Result<Assumed, Denied> {
     check(parameters)?;
@@ -112,6 +113,16 @@ pub(super) fn assume_role(
     let is_tagged = state.tagged.contains(&caller.arn);
     if is_tagged && !state.accept_tags.contains(arn) {
         return Err(access_denied(&caller.arn, "TagSession", arn));
+    }
+    // The caller's account has enabled the region. Otherwise, its credentials would be unknown there.
+    let account = arn.split(':').nth(4).unwrap_or_default();
+    let place = (account.to_owned(), region.to_owned());
+    if state.not_enabled.contains(&place) {
+        let message = format!(
+            "STS is not activated in this region for account:{account}. Your account administrator can activate STS in \
+             this region using the IAM Console."
+        );
+        return Err(denied(403, "RegionDisabledException", message));
     }
     check_packed_size(parameters, is_tagged)?;
     let is_chained = caller.arn.contains(":assumed-role/");

@@ -55,6 +55,16 @@ impl Disk {
         self.debugfs(&[], &format!("rdump {path} {}", host.display()));
     }
 
+    /// The content of a file. `None` if the file does not exist.
+    #[track_caller]
+    pub(super) fn read(&self, path: &str) -> Option<Vec<u8>> {
+        let scratch = Scratch::new("file");
+        let host = scratch.join("content");
+        // debugfs does not create the copy of a file that does not exist.
+        self.debugfs(&[], &format!("dump {path} {}", host.display()));
+        fs::read(host).ok()
+    }
+
     /// Replays the journal of the file system, as the kernel does after a power failure.
     #[track_caller]
     pub(super) fn recover(&self) {

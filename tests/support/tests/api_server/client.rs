@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 
 /// A deadline that is longer than any wait in a test.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The path of certificate requests.
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";

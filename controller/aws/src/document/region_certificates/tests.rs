@@ -9,6 +9,7 @@ use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner
 use serde_json::Value;
 
 use super::{AWS_SIGNERS, InvalidSigners, Signer, Signers};
+use crate::denial::AwsDenial;
 
 const NEW: &str = "us-iso-east-1";
 const SERIAL: [u8; 8] = [0xc0; 8];
@@ -72,7 +73,10 @@ fn a_signer_from_a_file_verifies_only_documents_from_its_region() {
     let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
 
     assert!(signers.verify(&signed_by(&SIGNER, NEW)).is_ok());
-    assert!(signers.verify(&signed_by(&SIGNER, "us-east-1")).is_err());
+    assert_eq!(
+        signers.verify(&signed_by(&SIGNER, "us-east-1")),
+        Err(AwsDenial::DocumentSignerMismatch("us-east-1".to_owned()))
+    );
     assert_eq!(signers.regions().count(), 40);
 }
 

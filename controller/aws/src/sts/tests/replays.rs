@@ -98,7 +98,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
         node.date = format!("20260101T1200{second:02}Z");
         confirmed(&node)
     };
-    for (all, of_instance) in [(2, 9), (9, 2)] {
+    for (all, of_instance) in [(4, 9), (9, 2)] {
         let memory = ReplayCache::with_limits(ReplayLimits {
             all,
             own_of_cluster: 0,
@@ -125,9 +125,9 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             ReplayCheck::Full
         );
 
-        // A request from another instance waits only if the cache has no space at all.
+        // A request from another instance waits only if its namespace's half of the cache is full.
         let (call, key) = confirmed(&other_instance);
-        let expected = if all == 2 {
+        let expected = if all == 4 {
             ReplayCheck::Full
         } else {
             ReplayCheck::New
@@ -296,7 +296,9 @@ async fn a_full_replay_cache_keeps_a_limited_share_for_each_namespace() {
     };
 
     let greedy = taken(("tenant-a", "uid-1"), 0);
-    assert_eq!(greedy, 3, "the limit of a cluster");
+    assert_eq!(greedy, 2, "half of the cache");
+    let more = taken(("tenant-a", "uid-0"), 50);
+    assert_eq!(more, 1, "the rest of the namespace's own share");
     let other = taken(("tenant-b", "uid-2"), 10);
     assert_eq!(other, 2, "one that is left, and one of its own share");
     let third = taken(("tenant-b", "uid-3"), 20);
@@ -339,7 +341,7 @@ async fn signatures_that_expire_together_are_dropped_in_small_steps() {
 }
 
 #[tokio::test]
-async fn clusters_of_one_namespace_use_at_most_three_quarters_of_the_cache() {
+async fn clusters_of_one_namespace_use_at_most_half_of_the_cache() {
     let bed = Bed::start();
     let node = bed.instance();
     bed.verify(&node).await.unwrap();
@@ -366,47 +368,10 @@ async fn clusters_of_one_namespace_use_at_most_three_quarters_of_the_cache() {
     };
 
     let flood = (0..5).map(|number| taken("tenant-a", &number.to_string(), 4 * number));
-    assert_eq!(flood.collect::<Vec<_>>(), [2, 2, 2, 0, 0]);
+    assert_eq!(flood.collect::<Vec<_>>(), [2, 2, 0, 0, 0]);
     assert_eq!(taken("tenant-b", "prod-1", 40), 2);
-    assert_eq!(taken("tenant-b", "prod-2", 50), 0, "it is full");
-}
-
-#[tokio::test]
-async fn a_namespace_with_half_of_the_cache_cannot_use_the_last_quarter() {
-    let bed = Bed::start();
-    let node = bed.instance();
-    let filled = |of_tenant: u32| {
-        let memory = ReplayCache::with_limits(ReplayLimits {
-            all: 8,
-            of_cluster: 9,
-            own_of_cluster: 0,
-            own_of_namespace: 0,
-            of_instance: 99,
-        });
-        let fill = |namespace: &str, second: u32| {
-            let mut node = node.clone();
-            node.date = format!("20260101T1200{second:02}Z");
-            let (call, key) = confirmed(&node);
-            let owner = Owner {
-                namespace,
-                cluster: namespace,
-                instance: INSTANCE,
-            };
-            memory.remember(&call, key, owner, now() + minutes(15))
-        };
-        for second in 0..6 {
-            let namespace = if second < of_tenant {
-                "tenant-a"
-            } else {
-                "tenant-b"
-            };
-            assert_eq!(fill(namespace, second), ReplayCheck::New);
-        }
-        fill("tenant-a", 6)
-    };
-
-    assert_eq!(filled(3), ReplayCheck::New, "it has less than half");
-    assert_eq!(filled(4), ReplayCheck::Full);
+    assert_eq!(taken("tenant-b", "prod-2", 50), 2, "the other half");
+    assert_eq!(taken("tenant-c", "prod-1", 30), 0, "it is full");
 }
 
 #[tokio::test]

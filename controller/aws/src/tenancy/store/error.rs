@@ -29,7 +29,8 @@ pub enum IdentityError {
     /// A namespace has more objects of a kind than the controller keeps, and this object is not kept.
     #[error(
         "the controller does not read {kind} {name} if it exists: namespace {namespace} has more than {limit} such \
-         objects. Delete some of these objects, and then change this object, so that the controller reads it"
+         objects, or these objects use the namespace's part of the memory. Delete some of these objects, and then \
+         change this object, so that the controller reads it"
     )]
     TooManyObjects {
         /// The kind of the object.

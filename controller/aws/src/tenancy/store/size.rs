@@ -1,9 +1,10 @@
 //! The limits on stored objects, and the memory that the objects use.
 
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::memory::KeptLimit;
 
 use super::{IdentityStore, Seen, Source};
-use crate::bounded::NamespaceLimits;
+use crate::bounded::{NamespaceLimits, of_memory};
 use crate::tenancy::{Cluster, IdentityKind, Infrastructure};
 
 /// The limits on the Clusters in one namespace, and on the objects that refer to their identities. The limits are much
@@ -13,9 +14,19 @@ pub(super) const OF_CLUSTERS: NamespaceLimits = NamespaceLimits {
     bytes: 16 * 1024 * 1024,
 };
 
-/// The reason why an object that exceeds its namespace's size limit is not used.
-pub(super) const TOO_LARGE: &str = "the objects of this kind in the namespace exceed 16 MiB in total; delete some of \
-    these objects, and then change this object, so that the controller reads it again";
+/// The container's memory limit divided by this number is the limit for the Clusters in all namespaces, and also the
+/// limit for the objects that refer to their identities: 32 MiB of 1 GiB for each of the two.
+const PART: usize = 32;
+
+/// The limit on these objects in all namespaces, in bytes.
+pub(super) fn of_all() -> KeptLimit {
+    of_memory(PART)
+}
+
+/// The reason why an object that exceeds a size limit is not used.
+pub(super) const TOO_LARGE: &str = "the objects of this kind in the namespace exceed 16 MiB in total, or their part of \
+    the memory for all namespaces; delete some of these objects, and then change this object, so that the controller \
+    reads it again";
 
 impl IdentityStore {
     /// Whether an object is kept. The names of omitted objects are not stored, because a tenant can have any number of

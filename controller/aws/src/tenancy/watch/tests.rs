@@ -431,6 +431,7 @@ async fn an_account_is_written_when_the_api_server_is_available_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_account_that_cannot_be_written_is_retried_with_backoff() {
+    let log = ThreadLog::start(Level::INFO);
     let bed = Bed::new();
     bed.authentication();
     bed.server.refuse(PLURAL, Some(422));
@@ -442,6 +443,8 @@ async fn an_account_that_cannot_be_written_is_retried_with_backoff() {
     sleep(Duration::from_hours(24)).await;
     let tries = bed.server.requests(PLURAL).len();
     assert!((24..40).contains(&tries), "{tries}");
+    let warned = log.count(&["WARN", "cannot record the AWS account of the cluster"]);
+    assert_eq!(warned, 1, "{}", log.text());
 
     bed.server.refuse(PLURAL, None);
     running.await.unwrap();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kubelet_attestation::version::EvidenceVersion;
 
 use super::*;
 use crate::refusal::{Denial, Ignored, Unavailable};
@@ -11,6 +12,7 @@ use crate::request::ApprovalReason;
 use crate::signer::ca::CaCertificate;
 use crate::signer::key::CaKey;
 use crate::testing::condition;
+use crate::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
 /// An external program that returns changed signatures.
 pub(super) struct Program {
@@ -63,6 +65,27 @@ impl ExternalKey for Program {
         }
         let signature = self.key.sign(request.to_be_signed).unwrap();
         Ok((self.change)(signature))
+    }
+}
+
+/// A verifier that rejects all evidence because of its age.
+#[derive(Debug)]
+struct Expired {
+    versions: [EvidenceVersion; 1],
+}
+
+#[async_trait]
+impl Verifier for Expired {
+    fn provider(&self) -> &Provider {
+        &Provider::NULL
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &self.versions
+    }
+
+    async fn verify(&self, _: Appraisal<'_>, _: SystemTime) -> Result<Assurance, Refusal> {
+        Err(Failure::EvidenceExpired.into())
     }
 }
 
@@ -156,6 +179,29 @@ fn no_node_name_is_claimed_without_an_available_external_signer() {
     let expected = matches!(decision, Decision::Retry(Deferral::SignerUnavailable(_)));
     assert!(expected, "{decision:?}");
     assert_eq!(block_on(cluster.ledger.records().all()).unwrap().len(), 0);
+}
+
+#[test]
+fn old_evidence_fails_while_the_external_signer_is_unavailable() {
+    let pki = Pki::new();
+    let program = Program {
+        away: true,
+        ..Program::of(&pki)
+    };
+    let signer = program.for_ca(&pki);
+    let now = late(&signer);
+    let verifier: Arc<dyn Verifier> = Arc::new(Expired {
+        versions: [EvidenceVersion::V1],
+    });
+    let cluster = Context {
+        verifiers: Verifiers::from_iter([verifier]),
+        ..cluster_of(signer)
+    };
+
+    let decision = decided_at(&valid(), &cluster, now);
+
+    let expected = matches!(decision, Decision::Fail(Failure::EvidenceExpired));
+    assert!(expected, "{decision:?}");
 }
 
 #[test]

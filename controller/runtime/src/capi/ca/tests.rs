@@ -199,4 +199,6 @@ fn the_ca_key_is_not_shown() {
     let line = base64.lines().nth(1).unwrap();
     assert!(!shown.contains(line));
     assert!(!shown.contains("BEGIN"));
+    // The bytes of the key are not shown as numbers either.
+    assert!(shown.contains("signer: Some(Signer)"), "{shown}");
 }

@@ -147,7 +147,8 @@ async fn a_name_that_resolves_to_a_local_address_is_refused() {
     let kubeconfig = with(SERVER, json!(format!("https://localhost:{port}")));
     let access = parse(&kubeconfig).unwrap().access(&cluster()).unwrap();
 
-    let error = access.client().apiserver_version().await.unwrap_err();
+    let version = crate::preflight::version(access.client()).await;
+    let error = version.unwrap_err();
 
     let error = kubelet_attestation::errors::error_chain(&error);
     assert!(

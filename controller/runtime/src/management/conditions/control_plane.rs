@@ -101,7 +101,16 @@ mod tests {
     #[test]
     fn a_managed_control_plane_is_not_supported_and_others_have_no_condition() {
         let mut status = KubeletAuthenticationStatus::default();
-        for (kind, service) in MANAGED {
+        for (kind, service) in [
+            ("AWSManagedControlPlane", "EKS"),
+            ("ROSAControlPlane", "ROSA"),
+            ("AROControlPlane", "ARO"),
+            ("AzureManagedControlPlane", "AKS"),
+            ("AzureASOManagedControlPlane", "AKS"),
+            ("GCPManagedControlPlane", "GKE"),
+            ("IBMPowerVSManagedControlPlane", "IBM Cloud"),
+            ("OCIManagedControlPlane", "OKE"),
+        ] {
             let (holds, reason, message) = said(&mut status, Some(kind)).unwrap();
             assert_eq!((&*holds, &*reason), ("False", "ManagedControlPlane"));
             let begin = format!("{kind}: {service} does not provide the CA key of the cluster, ");

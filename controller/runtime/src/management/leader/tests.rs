@@ -144,7 +144,7 @@ async fn a_second_replica_waits_until_the_lease_is_released() {
     term.release().await;
     let begun = Instant::now();
     lead(&second).await;
-    assert!(begun.elapsed() <= RETRY);
+    assert!(begun.elapsed() <= Duration::from_secs(2));
     assert_eq!((leases.holder().as_str(), leases.transitions()), ("b", 2));
 }
 
@@ -157,8 +157,9 @@ async fn a_new_leader_begins_when_the_lease_of_a_dead_leader_expires() {
 
     lead(&candidate(&leases, "b")).await;
 
-    assert!(begun.elapsed() >= LEASE_DURATION);
-    assert!(begun.elapsed() <= LEASE_DURATION + 2 * RETRY);
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(15), "{waited:?}");
+    assert!(waited <= Duration::from_secs(20), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,8 +172,10 @@ async fn a_leader_without_a_connection_stops_before_another_begins() {
 
     term.held().await;
 
-    assert!(begun.elapsed() >= RENEW_DEADLINE);
-    assert!(begun.elapsed() < LEASE_DURATION);
+    // The Lease has a duration of 15 seconds.
+    let led = begun.elapsed();
+    assert!(led >= Duration::from_secs(10), "{led:?}");
+    assert!(led < Duration::from_secs(15), "{led:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,8 +188,10 @@ async fn a_leader_whose_calls_hang_stops_before_another_begins() {
 
     term.held().await;
 
-    assert!(begun.elapsed() >= RENEW_DEADLINE);
-    assert!(begun.elapsed() < LEASE_DURATION);
+    // The Lease has a duration of 15 seconds.
+    let led = begun.elapsed();
+    assert!(led >= Duration::from_secs(10), "{led:?}");
+    assert!(led < Duration::from_secs(15), "{led:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,7 +355,7 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
 
     let begun = Instant::now();
     lead(&second).await;
-    assert!(begun.elapsed() <= RETRY);
+    assert!(begun.elapsed() <= Duration::from_secs(2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -299,7 +299,7 @@ impl RevocationList {
         Ok(())
     }
 
-    /// Whether the list was published since the last [`forget`](Self::forget).
+    /// Whether the list has been published since the last [`forget`](Self::forget).
     pub(super) fn is_published(&self) -> bool {
         self.published.is_some()
     }

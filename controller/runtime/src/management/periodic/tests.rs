@@ -324,3 +324,33 @@ fn a_cluster_without_memory_for_its_connection_is_unreachable_for_this_reason() 
     let memory = "the connections to the API servers of the namespace exceed the namespace's share of the memory";
     assert!(reason.ends_with(memory), "{reason}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_round_reports_a_clock_that_is_ahead_of_the_api_server() {
+    for (hours, is_ahead) in [(0, false), (48, true)] {
+        let server = now() - Duration::from_hours(hours);
+        let mut periodic = periodic().with_server_time(ServerTime::at(server));
+        let version = preflight::ServerVersion {
+            name: "v1.36.0".to_owned(),
+            number: Some((1, 36)),
+        };
+        periodic.inspection = Some(Inspection {
+            at: Instant::now(),
+            found: Health {
+                answers: ApiReachability::Yes(version),
+                ..Health::default()
+            },
+            counted: periodic.counted().await,
+            watch_changed: false,
+        });
+
+        let health = Box::pin(periodic.round()).await;
+
+        let differs = |text: &String| {
+            text.starts_with("the removal of expired revocations: the controller's clock is ")
+                && text.ends_with(" minutes ahead of the clock of the management API server")
+        };
+        let failed = &health.failed;
+        assert_eq!(failed.iter().any(differs), is_ahead, "{failed:?}");
+    }
+}

@@ -443,8 +443,10 @@ mod tests {
         let access = with_extended(None, &changed);
         let mut release = release_of(objects_with_an_unreadable_config());
 
-        Box::pin(release.end(&access)).await.unwrap_err();
+        let error = Box::pin(release.end(&access)).await.unwrap_err();
 
+        let words = error.to_string();
+        assert!(words.starts_with("1 tokens are left: "), "{words}");
         assert_eq!(*changed.lock().unwrap(), ["joined"]);
     }
 
@@ -456,8 +458,10 @@ mod tests {
             CapiInventory::new(objects_with_tokens(), ObjectKey::new("tenant-a", "prod-2"));
         let mut release = TokenRelease::new(inventory, "tenant-a");
 
-        Box::pin(release.end(&access)).await.unwrap_err();
+        let error = Box::pin(release.end(&access)).await.unwrap_err();
 
+        let expected = "the Machines of the Cluster cannot be read";
+        assert_eq!(error.to_string(), expected);
         assert_eq!(*changed.lock().unwrap(), [""; 0]);
     }
 }

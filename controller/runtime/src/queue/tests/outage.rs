@@ -88,16 +88,6 @@ async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
     nodes_need_recreated_tokens(world, controller, outage).await;
 }
 
-/// Like [`ends_certificates_and_tokens`], for a component without which the controller cannot decide on requests.
-async fn ends_certificates_and_tokens_without(away: Away, outage: Duration) {
-    let mut world = World::new(away, outage, RUNNING, Duration::ZERO);
-    let mut controller = Some(Controller::start(&world, Duration::ZERO));
-    world.until(outage, &mut controller).await;
-    assert!(world.last > RUNNING, "nodes send other requests");
-    assert!(world.most_of_node <= 3, "{}", world.most_of_node);
-    nodes_need_recreated_tokens(world, controller, outage).await;
-}
-
 async fn nodes_need_recreated_tokens(
     mut world: World,
     mut controller: Option<Controller>,
@@ -135,13 +125,14 @@ async fn after_10_days_without_an_api_server_nodes_need_recreated_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_10_days_without_sts_nodes_need_recreated_tokens() {
-    ends_certificates_and_tokens_without(Away::Sts, 10 * DAY).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn after_10_days_without_a_signer_nodes_need_recreated_tokens() {
-    ends_certificates_and_tokens_without(Away::Signer, 10 * DAY).await;
+async fn after_10_days_without_decisions_nodes_need_recreated_tokens() {
+    let outage = 10 * DAY;
+    let mut world = World::new(Away::Decisions, outage, RUNNING, Duration::ZERO);
+    let mut controller = Some(Controller::start(&world, Duration::ZERO));
+    world.until(outage, &mut controller).await;
+    assert!(world.last > RUNNING, "nodes send other requests");
+    assert!(world.most_of_node <= 3, "{}", world.most_of_node);
+    nodes_need_recreated_tokens(world, controller, outage).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,9 +193,9 @@ async fn certificates_expired_in_an_outage_are_replaced_while_tokens_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_day_without_sts_denies_no_node_and_all_renew_afterwards() {
+async fn a_day_without_decisions_denies_no_node_and_all_renew_afterwards() {
     let outage = DAY;
-    let mut world = World::new(Away::Sts, outage, FEW, Duration::ZERO);
+    let mut world = World::new(Away::Decisions, outage, FEW, Duration::ZERO);
     let mut controller = Some(Controller::start(&world, Duration::ZERO));
     world.until(outage, &mut controller).await;
     assert_eq!(world.certificates(outage + 4 * DAY), FEW);

@@ -87,3 +87,51 @@ async fn a_large_request_waits_for_memory_and_a_small_one_does_not() {
     advance(WITHOUT_MEMORY).await;
     assert_eq!(begun(&mut queue), ["large"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn requests_beyond_half_of_the_memory_are_dropped_for_another_namespace() {
+    const ALL: usize = 1024 * 1024;
+    let share = Share::in_common("tenant-a", ALL);
+    let mut queue = Queue {
+        room: Room::new(&share),
+        ..Queue::default()
+    };
+    for number in 0..100 {
+        queue.sees(csr_of(&format!("{number:03}"), "1", 16 * 1024));
+    }
+    let used = |queue: &Queue| queue.room.in_use()[1];
+    let alone = used(&queue);
+    assert!((ALL * 5 / 8..=ALL * 3 / 4).contains(&alone), "{alone}");
+    let check = |queue: &mut Queue, second: u64| {
+        queue.give_back_excess(Instant::now() + Duration::from_secs(second));
+        used(queue)
+    };
+    assert_eq!(
+        check(&mut queue, 10),
+        alone,
+        "no other namespace has a share"
+    );
+
+    let other = share.beside("tenant-b");
+
+    assert_eq!(check(&mut queue, 11), alone, "the next check is not due");
+    let half = check(&mut queue, 20);
+    assert!((ALL * 3 / 8..=ALL / 2).contains(&half), "{half}");
+    assert!(other.holding().resize(ALL / 4));
+    // The dropped requests are the last ones. They are read again at their turn.
+    let is_kept = |uid: &Arc<str>| {
+        let state = &queue.entries[uid].state;
+        matches!(
+            state,
+            State::Waiting {
+                object: Some(_),
+                ..
+            }
+        )
+    };
+    let kept: Vec<bool> = queue.turns.values().map(is_kept).collect();
+    assert_eq!(kept.len(), 100);
+    let first = kept.iter().take_while(|is_kept| **is_kept).count();
+    assert!((20..40).contains(&first), "{first}");
+    assert!(kept.iter().skip(first).all(|is_kept| !is_kept));
+}

@@ -105,7 +105,8 @@ async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
         assert!(!watching.recovery.is_planned());
         caches.apply(Event::Delete(unreadable("c", record)), &mut watching);
     }
-    assert!(own.synced().await.is_err());
+    let error = error_chain(&own.synced().await.unwrap_err());
+    assert!(error.contains("namespace default has more than"), "{error}");
 
     begin_list(&mut watching).await;
     let page = [2, 3, 4].map(|number| unreadable(&format!("c{number}"), &format!("r{number}")));
@@ -161,7 +162,11 @@ fn a_record_with_too_many_labels_counts_as_unreadable() {
     caches.apply(Event::Apply(object), &mut watching);
 
     let cache = caches.known(&ObjectKey::new("default", "prod-1")).unwrap();
-    cache.look(|state| assert!(state.get("prod-1.n1").unwrap().is_err()));
+    let broken = cache.look(|state| state.get("prod-1.n1").cloned()).unwrap();
+    assert_eq!(
+        broken.unwrap_err().to_string(),
+        "NodeIdentity prod-1.n1 has an invalid spec or status"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,7 +53,7 @@ fn uid() -> DnType {
     DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2])
 }
 
-/// The certificate of a client.
+/// A client certificate.
 pub(crate) fn valid() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&[

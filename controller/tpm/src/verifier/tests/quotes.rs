@@ -1,8 +1,10 @@
 //! Tests of quotes with invalid properties.
 
+use aws_lc_rs::digest::{SHA256, digest as hash};
 use kubelet_attestation::evidence::tpm::{Quote, Registers, Response};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_test_support::tpm_machine::Statement;
+use node_attestation_core::crd::OsSeparator;
 use node_attestation_core::verifier::TpmBoot;
 
 use super::*;
@@ -441,4 +443,37 @@ fn a_changed_boot_chain_is_denied_with_the_changed_register() {
     case.settings.pcr_policy.allowed.clear();
     case.proves(&GOOD.response);
     case.proves(&changed.response);
+}
+
+#[test]
+fn the_policy_decides_about_the_systemd_separator_in_a_quote() {
+    let tpm = Arc::new(Swtpm::copy_of(&TPM));
+    let machine = TpmMachine::new(tpm.clone(), Kind::P256);
+    let mut case = Case::valid();
+    let booted = data_encoding::HEXLOWER.encode(&tpm.pcr(4));
+    let state = ["4", "7"].map(|register| (register.to_owned(), booted.clone()));
+    case.settings.pcr_policy.allowed = vec![state.into()];
+    let plain = Good::of(&machine, &case).response;
+    let separator = hash(&SHA256, b"os-separator");
+    let separator: [u8; 32] = separator.as_ref().try_into().unwrap();
+    for register in [4, 7] {
+        tpm.extend(register, &separator);
+    }
+    let separated = Good::of(&machine, &case).response;
+
+    for (os_separator, expected) in [
+        (OsSeparator::Permitted, [None, None]),
+        (OsSeparator::Required, [Some("OsSeparatorMissing"), None]),
+        (OsSeparator::Refused, [None, Some("OsSeparatorRefused")]),
+    ] {
+        case.settings.pcr_policy.os_separator = os_separator;
+        for (response, expected) in [&plain, &separated].into_iter().zip(expected) {
+            if let Some(expected) = expected {
+                let denial = denied(case.respond(response));
+                assert_eq!(denial.reason(), expected, "{os_separator:?}");
+            } else {
+                case.proves(response);
+            }
+        }
+    }
 }

@@ -226,7 +226,8 @@ fn serving_names_come_from_the_platform() {
         Some(vec![ServingName::Dns("ip-10-0-0-1".to_owned())])
     );
     assert_eq!(asked(FakePlatform::Knows(key)).unwrap(), None);
-    assert!(asked(FakePlatform::OutOfOrder).is_err());
+    let error = asked(FakePlatform::OutOfOrder).unwrap_err();
+    assert_eq!(error.to_string(), "out of order");
 }
 
 #[test]

@@ -59,7 +59,11 @@ async fn the_condition_reports_each_region_with_a_failed_session() {
     };
     let call = format!("{} in {OTHER}", arn("a"));
     bed.sts.fail(&call, Some(disabled));
-    assert!(bed.ask_in(&a, OTHER).await.is_err());
+    let error = bed.ask_in(&a, OTHER).await.unwrap_err();
+    let Some(TenantError::Credentials { source, .. }) = error.cause::<TenantError>() else {
+        panic!("{error:?}")
+    };
+    assert_eq!(source.kind.reason(), "AssumeRoleDenied");
     bed.ask_in(&a, REGION).await.unwrap();
     let report = bed.tenants.credentials_report(&a.cluster).unwrap();
     assert_eq!(report.reason, "AssumeRoleDenied");

@@ -1,6 +1,7 @@
 //! Tests with the real SDK and a strict STS.
 
-use kubelet_authenticator_test_support::sts::Trust;
+use data_encoding::BASE64URL_NOPAD;
+use kubelet_authenticator_test_support::sts::{Fault, Times, Trust};
 use node_attestation_runtime::capi::ObjectKey;
 use serde_json::{Value, json};
 
@@ -224,6 +225,12 @@ fn nodes() -> Role {
     plan(&objects, NODES).roles.remove(0)
 }
 
+/// The outcomes of all calls so far.
+fn outcomes(sts: &StrictSts) -> Vec<String> {
+    let calls = sts.service.calls().into_iter();
+    calls.map(|call| call.outcome).collect()
+}
+
 #[tokio::test]
 async fn a_role_in_an_opt_in_region_is_assumed_in_the_home_region() {
     let sts = StrictSts::start(OPT_IN);
@@ -237,14 +244,8 @@ async fn a_role_in_an_opt_in_region_is_assumed_in_the_home_region() {
     let account = sdk.account(&own_keys(), OPT_IN).await.unwrap();
 
     assert_eq!(account, "999988887777");
-    let outcomes: Vec<_> = sts
-        .service
-        .calls()
-        .into_iter()
-        .map(|call| call.outcome)
-        .collect();
     assert_eq!(
-        outcomes,
+        outcomes(&sts),
         ["InvalidClientTokenId", "OK", "InvalidClientTokenId", "OK"]
     );
     // If the region is enabled, one call is sufficient.
@@ -255,6 +256,48 @@ async fn a_role_in_an_opt_in_region_is_assumed_in_the_home_region() {
         .await
         .unwrap();
     assert_eq!(sts.service.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn a_role_whose_account_has_no_sts_in_the_region_is_assumed_at_home() {
+    let sts = StrictSts::start(OPT_IN);
+    sts.service.role(&arn("nodes"), Trust::of(CONTROLLER_USER));
+    // The account of the role has not enabled the region, but the account of the caller has.
+    sts.service.not_enabled("111122223333", OPT_IN);
+
+    let assumed = regions_of(&sts, OPT_IN)
+        .assume_role(&own_keys(), &nodes(), OPT_IN)
+        .await;
+
+    assumed.unwrap();
+    assert_eq!(outcomes(&sts), ["RegionDisabledException", "OK"]);
+}
+
+#[tokio::test]
+async fn a_service_account_role_in_an_opt_in_region_is_assumed_at_home() {
+    let sts = StrictSts::start(OPT_IN);
+    let trust = Trust::of_service_account("tenant-a", "nodes");
+    sts.service.role(&arn("nodes"), trust);
+    // The call has no signature, so the service does not know its region.
+    let disabled = Fault::error(403, "RegionDisabledException", "STS is not activated");
+    sts.service.inject(Times::once(), disabled);
+    let claims = json!({
+        "sub": "system:serviceaccount:tenant-a:nodes",
+        "aud": ["sts.amazonaws.com"],
+        "exp": 4_102_444_800_u64,
+    });
+    let claims = BASE64URL_NOPAD.encode(claims.to_string().as_bytes());
+    let token = Secret::new(format!("e30.{claims}.c2ln"));
+
+    let assumed = regions_of(&sts, OPT_IN)
+        .assume_role_with_web_identity(&token, &nodes(), OPT_IN)
+        .await;
+
+    assumed.unwrap();
+    let calls = sts.parameters();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0], calls[1]);
+    assert_eq!(calls[0]["Action"], "AssumeRoleWithWebIdentity");
 }
 
 #[tokio::test]

@@ -116,6 +116,7 @@ fn a_dry_run_waits_for_the_versions_of_the_stored_records() {
     let rehearsal = Rehearsal::over(Arc::new(actual));
     let version = |text: &str| Version::new(text);
 
-    assert!(block_on(rehearsal.caught_up(&n1(), &version("1"))).is_err());
+    let error = block_on(rehearsal.caught_up(&n1(), &version("1"))).unwrap_err();
+    assert_eq!(error.to_string(), "behind");
     assert!(block_on(rehearsal.caught_up(&n1(), &version("rehearsed-1"))).is_ok());
 }

@@ -226,7 +226,9 @@ async fn lists_without_memory_for_their_copies_are_written_in_turn() {
     assert!(waiting.is_err());
     assert!(stored.lock().as_ref().unwrap().is_empty());
     drop(turns);
-    publish(&mut large, &access, &world).await.unwrap_err();
+    let error = publish(&mut large, &access, &world).await.unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("exceed the available memory"), "{error}");
     assert_eq!(entries(&stored), 1);
 
     stored.lock().as_mut().unwrap().clear();

@@ -42,17 +42,10 @@ pub(super) enum Away {
     Controller,
     /// The workload cluster is unavailable, including kube-controller-manager.
     ApiServer,
-    /// The controller does not decide on requests.
-    Sts,
-    /// The external signer. The controller checks the evidence first, so requests remain pending as with `Sts`.
-    Signer,
-}
-
-impl Away {
-    /// Whether the controller runs, but cannot issue a certificate.
-    fn delays_decisions(self) -> bool {
-        matches!(self, Self::Sts | Self::Signer)
-    }
+    /// STS, or the external signer. The controller runs, and fails requests with old evidence, but cannot issue
+    /// certificates. The order of these checks is tested in `node-attestation-core`
+    /// (`old_evidence_fails_while_the_external_signer_is_unavailable`).
+    Decisions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -364,7 +357,7 @@ impl World {
             return true;
         };
         let is_fresh = now <= filed.attested + EVIDENCE_VALID;
-        if is_fresh && self.away.delays_decisions() && now < self.back {
+        if is_fresh && self.away == Away::Decisions && now < self.back {
             return false;
         }
         filed.state = if is_fresh {
