@@ -18,7 +18,7 @@ use kubelet_authenticator_test_support::virtual_machine::{
 };
 use serde_json::{Value, json};
 
-pub use self::debian::{NODE_STARTS, confined};
+pub use self::debian::{NODE_STARTS, RENEW, confined};
 use crate::fleet::{Manager, management};
 use crate::management::Machine;
 use crate::program;

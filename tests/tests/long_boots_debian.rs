@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::control_plane::{Kubectl, has_condition};
 use kubelet_authenticator_test_support::machine::PAUSE;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::virtual_machine::{Boot, Image, SecureBoot};
-use kubelet_authenticator_tests::boots::{HELPER, Host, NODE_STARTS, cluster, confined};
+use kubelet_authenticator_tests::boots::{HELPER, Host, NODE_STARTS, RENEW, cluster, confined};
 use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::page::repository;
 use kubelet_authenticator_tests::scene::Scene;
@@ -41,9 +41,9 @@ const TYPES: &str = r#"
 } | sed -E 's/[a-z_]+:[a-z_]+:([a-z_]+):s0/\1/'
 "#;
 
-/// A command that renews the certificate as root does in a login shell.
-const ROOT_RENEWS: &str = "runcon unconfined_u:unconfined_r:unconfined_t:s0 \
-    /bin/sh -c '/usr/bin/kubelet-authenticator-tpm renew --force >&2'";
+/// The plugin, and the command that starts it as root does in a login shell.
+const OF_ROOT: &str = "runcon unconfined_u:unconfined_r:unconfined_t:s0 \
+    /bin/sh -c '/usr/bin/kubelet-authenticator-tpm \"$@\"' sh";
 
 /// A shell script that waits until the kubelet has removed the Pod from the API server. It then prints the number of
 /// running containers, which belong to the static Pod.
@@ -103,11 +103,12 @@ fn a_machine_that_enforces_selinux_joins_and_renews() {
     let scene = cluster("selinux");
     let host = Host::debian_node(&scene, "selinux");
     let plugin = "/usr/bin/kubelet-authenticator-tpm";
-    let renewed_when_confined = confined("renew --force >&2");
+    let [of_root, when_confined] =
+        [OF_ROOT, &confined()].map(|started| format!("renew {started} >&2; echo $?\n"));
     // The label of container-selinux, without the package kubelet-authenticator-selinux.
     let commands = format!(
-        "{LABELS}{NODE_STARTS}{TYPES}{ROOT_RENEWS}; echo $?\n{renewed_when_confined}; echo $?\n\
-         chcon -t kubelet_exec_t {plugin}\n{ROOT_RENEWS}; echo $?\n"
+        "{LABELS}{NODE_STARTS}{TYPES}{RENEW}{of_root}{when_confined}\
+         chcon -t kubelet_exec_t {plugin}\n{of_root}"
     );
 
     let boot = host
@@ -137,8 +138,9 @@ fn a_machine_that_enforces_selinux_joins_and_renews() {
         ];
         words.iter().all(|word| line.contains(word))
     };
-    assert_eq!(log.lines().filter(|line| moves(line)).count(), 1, "{log}");
-    assert_eq!(host.renewals().len(), 6, "{:#?}", host.renewals());
+    assert!(log.lines().any(moves), "{log}");
+    let renewals = host.renewals().into_iter().filter(is_issued);
+    assert_eq!(renewals.count(), 3, "{:#?}", host.renewals());
 }
 
 #[test]
@@ -146,14 +148,13 @@ fn a_confined_plugin_fails_with_a_wrong_label_until_restorecon() {
     let scene = cluster("labels");
     let host = Host::debian(&scene, "labels");
     let state = "/var/lib/kubelet-authenticator";
-    let [run, doctor] = ["renew --force", "doctor"].map(|arguments| {
-        let command = confined(arguments);
-        format!("{command} 2>&1; echo \"exit $?\"; echo ===\n")
-    });
+    let confined = confined();
+    let [run, doctor] = [format!("renew {confined}"), format!("{confined} doctor")]
+        .map(|command| format!("{command} 2>&1; echo \"exit $?\"; echo ===\n"));
     let restored = |path: &str| format!("restorecon -R {path} 2>&1 | cat >&2\n");
     // The labels of Debian's policy, without the package kubelet-authenticator-selinux.
     let commands = [
-        LABELS.to_owned(),
+        format!("{LABELS}{RENEW}"),
         format!("chcon -t lib_t {HELPER}\n{run}{doctor}"),
         restored(HELPER),
         format!("chcon -R -t var_lib_t {state}\n{run}"),

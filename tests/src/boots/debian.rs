@@ -44,6 +44,20 @@ if [ ! "$ready" ]; then
 fi
 "#;
 
+/// A function of the shell that runs `renew --force` of the plugin. The arguments are the plugin, and the command that
+/// starts it. During a back-off, while the API server does not respond, and while the request is pending, the function
+/// repeats the command.
+pub const RENEW: &str = r#"
+renew() {
+  for run in $(seq 20); do
+    "$@" renew --force && return
+    status=$?
+    case $status in 8 | 11 | 17) sleep 1 ;; *) return "$status" ;; esac
+  done
+  return "$status"
+}
+"#;
+
 impl<'a> Host<'a> {
     /// Creates a Machine with Debian, on which the plugin's packages are installed. The bootstrap kubeconfig is at the
     /// plugin's default path. No kubelet is installed.
@@ -91,9 +105,9 @@ impl<'a> Host<'a> {
     }
 }
 
-/// A command that runs the plugin with these arguments in the confined domain of `tests/boots/debian/kubelet.cil`.
-pub fn confined(arguments: &str) -> String {
-    format!("runcon system_u:system_r:confined_kubelet_t:s0 {INSTALLED} {arguments}")
+/// The plugin, and the command that starts it in the confined domain of `tests/boots/debian/kubelet.cil`.
+pub fn confined() -> String {
+    format!("runcon system_u:system_r:confined_kubelet_t:s0 {INSTALLED}")
 }
 
 /// The plugin's drop-in for the kubelet's unit.
