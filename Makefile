@@ -132,7 +132,7 @@ stage-%:
 
 ## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
 test-long: prerequisites-all prerequisites-boots prerequisites-containerd prerequisites-ignition dependencies
-	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init boots ignition
+	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init boots-debian ignition
 	@$(MAKE) release-check
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
@@ -362,6 +362,10 @@ ignition: prerequisites-ignition
 boots: prerequisites-boots
 	@tests/boots/build >/dev/null
 
+# Creates a disk with Debian, for virtual machines that run Pods or enforce SELinux.
+boots-debian: prerequisites-all prerequisites-boots
+	@tests/boots/debian/build >/dev/null
+
 # Unpacks Debian's cloud-init for test machines.
 cloud-init:
 	@tests/cloud-init/build >/dev/null
@@ -430,5 +434,5 @@ prerequisites-%:
 
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks landing selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
-	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init boots ignition dependencies fmt deny \
+	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init boots boots-debian ignition dependencies fmt deny \
 	advisories lint-prose machete mutants image image-arm64 image-fips signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign

@@ -1,5 +1,7 @@
 //! Clusters whose machines are virtual machines with firmware, Secure Boot and a TPM that the kernel drives.
 
+mod debian;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -16,6 +18,7 @@ use kubelet_authenticator_test_support::virtual_machine::{
 };
 use serde_json::{Value, json};
 
+pub use self::debian::{NODE_STARTS, RENEW, confined};
 use crate::fleet::{Manager, management};
 use crate::management::Machine;
 use crate::program;
@@ -28,8 +31,11 @@ pub const OF_UNIFIED: [u8; 5] = [4, 7, 11, 12, 13];
 /// The registers of shim and GRUB, from docs/tpm.md.
 pub const OF_GRUB: [u8; 5] = [4, 7, 8, 9, 14];
 
-/// The directory of the plugin and its TPM helper in a machine.
+/// The directory of the plugin and its TPM helper in a machine. Packages install only the helper there.
 const PROGRAMS: &str = "/usr/lib/kubelet-authenticator";
+
+/// The path of the TPM helper in a machine.
+pub const HELPER: &str = "/usr/lib/kubelet-authenticator/kubelet-authenticator-tpm-device";
 
 /// The default path of the bootstrap kubeconfig.
 const BOOTSTRAP: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
@@ -159,19 +165,29 @@ impl<'a> Host<'a> {
         let (tpm, provider_id) = new_tpm();
         let plane = scene.cluster.control_plane();
         let hardware = VirtualMachine::new(name, plane, &tpm);
-        for program_name in [PLUGIN, "kubelet-authenticator-tpm-device"] {
-            let path = format!("{PROGRAMS}/{program_name}");
-            hardware.program(&path, &program(program_name));
-        }
-        let builder = scene.cluster.machine(name).provider_id(&provider_id);
-        let machine = builder.create();
+        hardware.program(&format!("{PROGRAMS}/{PLUGIN}"), &program(PLUGIN));
+        Self::of(scene, name, hardware, &provider_id, BOOTSTRAP)
+    }
+
+    /// Creates a Machine with this hardware, and adds the TPM helper and the bootstrap kubeconfig to the disk.
+    #[track_caller]
+    fn of(
+        scene: &'a Scene,
+        name: &str,
+        hardware: VirtualMachine,
+        provider_id: &str,
+        bootstrap: &str,
+    ) -> Self {
+        hardware.program(HELPER, &program("kubelet-authenticator-tpm-device"));
+        let machine = scene.cluster.machine(name).provider_id(provider_id);
+        let machine = machine.create();
         let token = User::Token(machine.token().bearer());
         let host = Self {
             scene,
             machine,
             hardware,
         };
-        host.hardware.file(BOOTSTRAP, 0o600, host.kubeconfig(token));
+        host.hardware.file(bootstrap, 0o600, host.kubeconfig(token));
         host
     }
 

@@ -152,10 +152,17 @@ fn start(program: &Path) -> Result<Child, Failure> {
                 format!("cannot start {place}: this system has no glibc to load it"),
                 "use a system with glibc; the musl loader (Alpine) cannot load libtss2",
             )
+        } else if error.kind() == io::ErrorKind::PermissionDenied {
+            unanswered(
+                format!("cannot start {place}: {error}"),
+                &format!(
+                    "run: chmod 755 {place}; on a system with SELinux, run: restorecon -v {place}"
+                ),
+            )
         } else {
             unanswered(
                 format!("cannot start {place}: {error}"),
-                "check that the program is executable and built for this processor",
+                "check that the program is built for this processor",
             )
         }
     })

@@ -56,11 +56,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use self::builder::MachineBuilder;
 use self::cgroups::ControlGroup;
+pub use self::containerd::{PAUSE, pod_network};
 pub use self::endpoint::Endpoint;
 use self::forwarder::Forwarder;
 use self::kubeadm::Discovery;
 pub use self::kubeadm::{IGNORED_PREFLIGHT_ERRORS, KUBELET_PATCHES, KubeadmCluster, Role};
 use self::network::Network;
+pub use self::units::{KUBEADM_DROP_IN, KUBELET_UNIT};
 use crate::control_plane::{ControlPlane, DEADLINE};
 use crate::process::{Process, Scratch, guarded, poll};
 

@@ -18,12 +18,17 @@
 //! switches the machine off. The machine keeps the state of its TPM and its own disk for the next boot.
 //! `tests/boots/build` builds the images.
 //!
+//! By default, the root directory has only busybox and the libraries of the TPM helper. With
+//! [`VirtualMachine::debian`], it is a Debian system with systemd and containerd, from `tests/boots/debian/build`. The
+//! commands of the test then run as a service.
+//!
 //! The machine can connect only to the API server, at [`SERVER`].
 //!
 //! # Time
 //!
 //! QEMU interprets every instruction, so the tests do not need hardware virtualization. A boot takes 15 seconds, and
-//! uses the same amount of processor time. Only one machine of a process boots at a time.
+//! uses the same amount of processor time. With Debian, it takes 30 seconds. Only one machine of a process boots at a
+//! time.
 //!
 //! # Panics
 //!
@@ -48,8 +53,9 @@ use crate::swtpm::Swtpm;
 /// The URL at which the machine connects to the API server. The server's certificate contains this address.
 pub const SERVER: &str = "https://10.96.0.1:443";
 
-/// The deadline for a boot, which takes 15 seconds on an idle machine. The machines that run tests are busy.
-const DEADLINE: Duration = Duration::from_secs(10 * 60);
+/// The deadline for a boot and its commands. A boot takes 15 to 30 seconds on an idle machine, and a kubelet runs its
+/// first Pods after one more minute. The machines that run tests are busy.
+const DEADLINE: Duration = Duration::from_secs(20 * 60);
 
 /// The directory of Debian's firmware package.
 const FIRMWARE: &str = "/usr/share/OVMF";
@@ -63,6 +69,35 @@ static BOOTS: Mutex<()> = Mutex::new(());
 static IMAGES: LazyLock<PathBuf> =
     LazyLock::new(|| build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boots/build")));
 
+static DEBIAN: LazyLock<PathBuf> =
+    LazyLock::new(|| build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boots/debian/build")));
+
+/// The system on a machine's disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum System {
+    Busybox,
+    Debian,
+}
+
+impl System {
+    /// The disk that each machine copies.
+    fn disk(self) -> PathBuf {
+        let directory = match self {
+            Self::Busybox => &IMAGES,
+            Self::Debian => &DEBIAN,
+        };
+        directory.join("root.img")
+    }
+
+    /// The machine's memory in MiB. The registers do not depend on this value.
+    fn memory(self) -> &'static str {
+        match self {
+            Self::Busybox => "512",
+            Self::Debian => "1536",
+        }
+    }
+}
+
 /// The programs that a machine boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Image {
@@ -70,6 +105,8 @@ pub enum Image {
     Unified,
     /// A signed unified kernel image with a different kernel.
     UnifiedOtherKernel,
+    /// A signed unified kernel image with a kernel command line that enforces SELinux. Only Debian has a policy.
+    UnifiedSelinux,
     /// shim, GRUB and the kernel, as Debian signs them.
     Grub,
     /// shim, GRUB and the kernel, with a different kernel command line.
@@ -91,6 +128,7 @@ impl Image {
         match self {
             Self::Unified => "uki.img",
             Self::UnifiedOtherKernel => "uki-kernel.img",
+            Self::UnifiedSelinux => "uki-selinux.img",
             Self::Grub => "grub.img",
             Self::GrubOtherArguments => "grub-arguments.img",
         }
@@ -101,7 +139,7 @@ impl Image {
         match (secure_boot, self) {
             (SecureBoot::Off, _) => "OVMF_VARS_4M.fd",
             // These variables contain Debian's test key.
-            (SecureBoot::On, Self::Unified | Self::UnifiedOtherKernel) => {
+            (SecureBoot::On, Self::Unified | Self::UnifiedOtherKernel | Self::UnifiedSelinux) => {
                 "OVMF_VARS_4M.snakeoil.fd"
             }
             // These variables contain Microsoft's keys, as in most machines that are sold.
@@ -115,6 +153,7 @@ impl Image {
 pub struct VirtualMachine {
     /// The machine's UUID in its firmware (SMBIOS).
     uuid: String,
+    system: System,
     disk: Disk,
     /// The directory with the state of the machine's TPM.
     tpm: PathBuf,
@@ -128,10 +167,21 @@ impl VirtualMachine {
     /// starts with a copy of the state of `tpm`.
     #[track_caller]
     pub fn new(name: &str, cluster: &ControlPlane, tpm: &Swtpm) -> Self {
+        Self::with_system(System::Busybox, name, cluster, tpm)
+    }
+
+    /// Like [`new`](Self::new), but with Debian, systemd and containerd on the disk.
+    #[track_caller]
+    pub fn debian(name: &str, cluster: &ControlPlane, tpm: &Swtpm) -> Self {
+        Self::with_system(System::Debian, name, cluster, tpm)
+    }
+
+    #[track_caller]
+    fn with_system(system: System, name: &str, cluster: &ControlPlane, tpm: &Swtpm) -> Self {
         let scratch = Scratch::new("virtual-machine");
-        let disk = Disk::copy_of(&IMAGES.join("root.img"), &scratch.join("root.img"));
+        let disk = Disk::copy_of(&system.disk(), &scratch.join("root.img"));
         disk.write("/etc/hostname", 0o644, format!("{name}\n"));
-        Self::made(scratch, disk, port_of(cluster), tpm)
+        Self::made(scratch, system, disk, port_of(cluster), tpm)
     }
 
     /// Creates a machine whose disk is a copy of the other machine's disk. The new machine has a different UUID in its
@@ -140,16 +190,17 @@ impl VirtualMachine {
     pub fn with_disk_of(other: &Self, tpm: &Swtpm) -> Self {
         let scratch = Scratch::new("virtual-machine");
         let disk = Disk::copy_of(other.disk.path(), &scratch.join("root.img"));
-        Self::made(scratch, disk, other.port, tpm)
+        Self::made(scratch, other.system, disk, other.port, tpm)
     }
 
     #[track_caller]
-    fn made(scratch: Scratch, disk: Disk, port: u16, tpm: &Swtpm) -> Self {
+    fn made(scratch: Scratch, system: System, disk: Disk, port: u16, tpm: &Swtpm) -> Self {
         let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid");
         let state = scratch.directory("tpm");
         tpm.copy_state(&state);
         Self {
             uuid: uuid.expect("the kernel makes UUIDs").trim().to_owned(),
+            system,
             disk,
             tpm: state,
             port,
@@ -186,6 +237,10 @@ impl VirtualMachine {
     #[track_caller]
     pub fn boot(&self, image: Image, secure_boot: SecureBoot, commands: &str) -> Boot {
         let machine = self.run(image, secure_boot, commands);
+        if self.system == System::Debian {
+            // The machine does not unmount its disk.
+            self.disk.recover();
+        }
         Boot::read(&self.disk, &machine)
     }
 
@@ -271,7 +326,8 @@ impl VirtualMachine {
         Launch::new("qemu", "qemu-system-x86_64")
             .args(["-accel", "tcg", "-machine", "q35,smm=off"])
             // The firmware measures the processor and the devices, so they must not depend on the host.
-            .args(["-cpu", "max,la57=off", "-smp", "1", "-m", "512"])
+            .args(["-cpu", "max,la57=off", "-smp", "1"])
+            .args(["-m", self.system.memory()])
             .args(["-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-uuid", &self.uuid])
             .args(["-drive", &flash(0, &code, ",readonly=on")])

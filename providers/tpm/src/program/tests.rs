@@ -209,6 +209,16 @@ fn the_error_for_a_helper_that_does_not_start_has_the_cause() {
             .starts_with("cannot use the TPM: cannot start "),
         "{error}"
     );
+    let place = program.display();
+    let remedy = error.remedy();
+    assert!(
+        remedy.starts_with(&format!("run: chmod 755 {place}")),
+        "{remedy}"
+    );
+    assert!(
+        remedy.ends_with(&format!("restorecon -v {place}")),
+        "{remedy}"
+    );
 }
 
 #[test]

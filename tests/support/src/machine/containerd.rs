@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Machine, MachineBuilder, RUNTIME};
 
@@ -10,7 +10,7 @@ use super::{Machine, MachineBuilder, RUNTIME};
 const NETWORK_PLUGINS: &str = "/usr/lib/cni";
 
 /// The name of the image that keeps the namespaces of a Pod. `tests/containerd/pause` gives its archive this name.
-const PAUSE: &str = concat!("pause.test/pause:v", env!("CARGO_PKG_VERSION"));
+pub const PAUSE: &str = concat!("pause.test/pause:v", env!("CARGO_PKG_VERSION"));
 
 /// The bridge of the Pods, and their addresses. The machine forwards between the bridge and its own network, but no other
 /// machine has a route to these addresses.
@@ -70,6 +70,25 @@ conf_dir = "/etc/cni/net.d"
     )
 }
 
+/// The configuration of CNI, in which each Pod has a separate address behind a bridge.
+pub fn pod_network() -> Value {
+    let (bridge, addresses) = BRIDGE;
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [{
+            "type": "bridge",
+            "bridge": bridge,
+            "isGateway": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{ "subnet": addresses }]],
+                "routes": [{ "dst": "0.0.0.0/0" }],
+            },
+        }],
+    })
+}
+
 impl MachineBuilder {
     /// Replaces the container runtime with the host's containerd, runc and CNI plugins. Each Pod has a network of its
     /// own, and can connect to the machine. NetworkPolicies have no effect.
@@ -92,27 +111,12 @@ impl MachineBuilder {
                 "a machine with containerd needs {program}: run tests/prerequisites containerd"
             );
         }
-        let (bridge, addresses) = BRIDGE;
-        let network = json!({
-            "cniVersion": "1.0.0",
-            "name": "pods",
-            "plugins": [{
-                "type": "bridge",
-                "bridge": bridge,
-                "isGateway": true,
-                "ipam": {
-                    "type": "host-local",
-                    "ranges": [[{ "subnet": addresses }]],
-                    "routes": [{ "dst": "0.0.0.0/0" }],
-                },
-            }],
-        });
         self.runtime(Runtime::Containerd)
             .file("/etc/containerd/config.toml", 0o644, configuration())
             .file(
                 "/etc/cni/net.d/10-pods.conflist",
                 0o644,
-                network.to_string(),
+                pod_network().to_string(),
             )
     }
 }

@@ -34,8 +34,8 @@ const WANTED: [(&str, &str); 3] = [
     ("sysinit.target.wants", "systemd-journald.service"),
 ];
 
-/// From the package kubelet (kubernetes/release, cmd/krel/templates/latest/kubelet).
-const KUBELET: &str = "[Unit]
+/// The kubelet's unit, from the package kubelet (kubernetes/release, cmd/krel/templates/latest/kubelet).
+pub const KUBELET_UNIT: &str = "[Unit]
 Description=kubelet: The Kubernetes Node Agent
 Documentation=https://kubernetes.io/docs/
 Wants=network-online.target
@@ -51,8 +51,9 @@ RestartSec=10
 WantedBy=multi-user.target
 ";
 
-/// From the package kubeadm (kubernetes/release, cmd/krel/templates/latest/kubeadm).
-const KUBEADM: &str = r#"[Service]
+/// The drop-in for the kubelet's unit, from the package kubeadm (kubernetes/release,
+/// cmd/krel/templates/latest/kubeadm).
+pub const KUBEADM_DROP_IN: &str = r#"[Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
 EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
@@ -99,8 +100,12 @@ pub(super) fn write(directory: &Path, reached: &[Reached], runtime: Runtime) {
             panic!("a machine needs systemd with {}: {error}", source.display())
         });
     }
-    put(directory, "kubelet.service", KUBELET);
-    put(directory, "kubelet.service.d/10-kubeadm.conf", KUBEADM);
+    put(directory, "kubelet.service", KUBELET_UNIT);
+    put(
+        directory,
+        "kubelet.service.d/10-kubeadm.conf",
+        KUBEADM_DROP_IN,
+    );
     let (name, text) = runtime.unit();
     put(directory, name, &text);
     want(directory, "multi-user.target.wants", name);

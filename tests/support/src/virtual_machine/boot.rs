@@ -7,10 +7,15 @@ use std::path::PathBuf;
 use super::disk::Disk;
 use crate::process::{Process, Scratch};
 
+/// The number of journal lines in a failure message.
+const JOURNAL: usize = 60;
+
 /// The report of a boot, and of the commands that the machine ran.
 #[derive(Debug)]
 pub struct Boot {
     report: PathBuf,
+    /// The end of the output on the serial console.
+    console: String,
     _scratch: Scratch,
 }
 
@@ -29,6 +34,7 @@ impl Boot {
         assert!(ended, "the machine wrote no report{}", machine.log());
         Self {
             report,
+            console: machine.log().to_string(),
             _scratch: scratch,
         }
     }
@@ -75,10 +81,35 @@ impl Boot {
         self.text("status").trim().parse().expect("a number")
     }
 
+    /// The messages of the kernel, and the audit messages of SELinux.
+    #[track_caller]
+    pub fn kernel_log(&self) -> String {
+        self.text("kernel")
+    }
+
+    /// A file that the commands wrote to the directory `/report`.
+    #[track_caller]
+    pub fn file(&self, name: &str) -> String {
+        self.text(name)
+    }
+
+    /// An account of the boot for failure messages: the standard error of the commands, the end of the journal, and the
+    /// end of the console.
+    pub fn account(&self) -> String {
+        let read = |name| fs::read(self.report.join(name)).unwrap_or_default();
+        let [errors, journal] =
+            ["errors", "journal"].map(|name| String::from_utf8_lossy(&read(name)).into_owned());
+        let lines: Vec<_> = journal.lines().collect();
+        let end = lines[lines.len().saturating_sub(JOURNAL)..].join("\n");
+        let console = &self.console;
+        format!("\n--- errors:\n{errors}--- end of the journal:\n{end}{console}")
+    }
+
     #[track_caller]
     fn text(&self, name: &str) -> String {
-        let text = fs::read_to_string(self.report.join(name));
-        text.unwrap_or_else(|error| panic!("no {name} in the report: {error}"))
+        let bytes = fs::read(self.report.join(name))
+            .unwrap_or_else(|error| panic!("no {name} in the report: {error}"));
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
