@@ -40,8 +40,9 @@ pub struct NamespaceLimits {
 ///
 /// - If a namespace has too many objects, a new object is omitted.
 /// - If the objects of a namespace are too large, a small object replaces the new object.
-/// - The objects of all namespaces together are limited. One namespace uses at most half of this limit, and a new
-///   namespace always gets a part of the last quarter.
+/// - The objects of all namespaces together are limited. One namespace uses at most half of this limit, and the last
+///   quarter is divided equally among at least three namespaces. An object that does not grow remains kept, even if
+///   other namespaces have used all memory since then.
 /// - The cost of a change does not depend on the number of objects.
 #[derive(Debug)]
 pub struct Bounded<K, V> {
@@ -95,14 +96,18 @@ impl Part {
         used.all.fetch_add(bytes + OBJECT_LEN, Ordering::Relaxed);
         Self { used, bytes }
     }
+
+    /// The number of bytes that the object counts for all namespaces together.
+    const fn memory(&self) -> usize {
+        self.bytes + OBJECT_LEN
+    }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
         self.used.objects.fetch_sub(1, Ordering::Relaxed);
         self.used.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        let memory = self.bytes + OBJECT_LEN;
-        self.used.all.fetch_sub(memory, Ordering::Relaxed);
+        self.used.all.fetch_sub(self.memory(), Ordering::Relaxed);
     }
 }
 
@@ -157,10 +162,12 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         instead: impl FnOnce() -> V,
     ) -> Vec<V> {
         let used = self.used(namespace);
+        let former = self.entries.get(&key);
+        let former = former.map_or(0, |kept| kept.part.memory());
         // The previous object no longer counts.
         let mut dropped: Vec<V> = self.remove(namespace, &key).into_iter().collect();
         let before = (used.memory(), self.all.load(Ordering::Relaxed));
-        let room = self.total.room(before, self.namespaces.len());
+        let room = self.total.room(before, self.namespaces.len()).max(former);
         let has_place = used.objects.load(Ordering::Relaxed) < self.limits.objects;
         let Some(room) = room.checked_sub(OBJECT_LEN).filter(|_| has_place) else {
             let omitted = self.omitted.entry(namespace.to_owned()).or_default();
@@ -330,6 +337,35 @@ mod tests {
         all.entries_mut().clear();
         assert_eq!(all.all.load(Ordering::Relaxed), 0);
         assert_eq!(put(&mut all, "b/0", SIZE), Some(SIZE));
+    }
+
+    #[test]
+    fn a_changed_object_is_kept_after_others_used_all_memory() {
+        let limits = NamespaceLimits {
+            objects: 100,
+            bytes: usize::MAX,
+        };
+        let mut all = Bounded::new(limits, KeptLimit::new(48 * OBJECT_LEN));
+        let mut fill = |namespace: &str, count: usize| {
+            let keys = (0..count).map(|number| format!("{namespace}/{number}"));
+            keys.filter(|key| put(&mut all, key, OBJECT_LEN).is_some())
+                .count()
+        };
+        // The victim uses more than an equal part of the last quarter.
+        assert_eq!(fill("victim", 3), 3);
+        let others = ["a", "b", "c", "d"].map(|namespace| fill(namespace, 100));
+        assert!(others.iter().sum::<usize>() > 17, "{others:?}");
+
+        let victim: Vec<Option<usize>> = (0..3)
+            .map(|number| put(&mut all, &format!("victim/{number}"), OBJECT_LEN))
+            .collect();
+
+        assert_eq!(victim, [Some(OBJECT_LEN); 3]);
+        assert_eq!(
+            put(&mut all, "victim/0", 2 * OBJECT_LEN),
+            Some(0),
+            "it grew"
+        );
     }
 
     #[test]
