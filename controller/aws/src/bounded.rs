@@ -141,10 +141,16 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
     }
 
     /// Whether this object was omitted. If the namespace has more than 1,000 such objects, each missing object
-    /// counts as one of them, until the last object of the namespace is removed.
+    /// counts as one of them, until the last object of the namespace is removed. If the namespace has no object, and
+    /// there is no memory for one, each missing object counts as omitted.
     pub fn has_omitted(&self, namespace: &str, key: &K) -> bool {
-        let used = self.namespaces.get(namespace).and_then(Weak::upgrade);
-        let omitted = self.omitted.get(namespace).filter(|_| used.is_some());
+        let used = self.namespaces.get(namespace);
+        if used.is_none_or(|used| used.strong_count() == 0) {
+            // No keys are known without an object.
+            let before = (0, self.all.load(Ordering::Relaxed));
+            return self.total.room(before, self.namespaces.len()) < OBJECT_LEN;
+        }
+        let omitted = self.omitted.get(namespace);
         omitted.is_some_and(|omitted| {
             omitted.len() > MAX_OMITTED || omitted.contains(&self.digest.hash_one(key))
         })
@@ -366,6 +372,25 @@ mod tests {
             Some(0),
             "it grew"
         );
+    }
+
+    #[test]
+    fn all_objects_of_a_namespace_can_be_omitted() {
+        let mut all = Bounded::new(LIMITS, KeptLimit::new(4 * OBJECT_LEN));
+        let keys = ["a/1", "a/2", "b/1", "b/2", "c/1"].map(str::to_owned);
+        for key in &keys {
+            put(&mut all, key, 0);
+        }
+        let is_kept = keys.each_ref().map(|key| all.get(key).is_some());
+        assert_eq!(is_kept, [true, true, true, false, false]);
+        assert_eq!(put(&mut all, "c/2", 0), None);
+
+        for key in ["c/1", "c/2"] {
+            assert!(all.has_omitted("c", &key.to_owned()), "{key}");
+        }
+        all.remove("a", &keys[0]);
+        all.remove("a", &keys[1]);
+        assert!(!all.has_omitted("c", &"c/3".to_owned()), "there is memory");
     }
 
     #[test]
