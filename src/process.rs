@@ -42,8 +42,18 @@ pub(crate) fn path() -> io::Result<PathBuf> {
 /// Returns the start of a command line for this program: its path, because it might not be in the search path.
 pub fn command() -> String {
     match path() {
-        Ok(path) => path.display().to_string(),
+        Ok(path) => quoted(&path.display().to_string()),
         Err(_) => program(),
+    }
+}
+
+/// Returns the word in quotes if a shell would otherwise split or change it.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "+,-./:=@_".contains(letter);
+    if word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -199,6 +209,17 @@ mod tests {
     /// The output of a program, or the error text with its causes.
     fn told(program: &str, arguments: &[&str], patience: Duration) -> Result<Output, String> {
         output(program, arguments, patience).map_err(|error| error_chain(&error))
+    }
+
+    #[test]
+    fn a_shell_reads_the_path_in_a_command_as_one_word() {
+        let plain = "/usr/bin/kubelet-authenticator-tpm";
+        assert_eq!(quoted(plain), plain);
+        for path in ["/opt/kube tools/plugin", "/opt/it's/$HOME;`x`/plugin"] {
+            let script = format!("printf '<%s>' {}", quoted(path));
+            let printed = output("sh", &["-c", &script], PATIENCE).unwrap();
+            assert_eq!(printed.text, format!("<{path}>"));
+        }
     }
 
     #[test]

@@ -153,6 +153,10 @@ mod tests {
                 Some("a://1"),
             ),
             (&[(CONFIG, &documents)], Some("a://1")),
+            (
+                &[(CONFIG, "  # c\n---\nproviderID: a://1\n")],
+                Some("a://1"),
+            ),
             (&[(CONFIG, &one), (&first, "maxPods: 9")], Some("a://1")),
             (&[(CONFIG, &one), (&first, &none)], None),
             (&[(&last, &two), (&first, &one)], Some("a://2")),

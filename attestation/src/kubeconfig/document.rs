@@ -252,8 +252,9 @@ pub fn first_document(text: &str) -> (&str, &str) {
         if has_started && (is_start || is_marker(line, "...")) {
             return text.split_at_checked(begin).unwrap_or((text, ""));
         }
-        // Comments and directives can precede the document.
-        has_started |= is_start || !(line.is_empty() || line.starts_with(['#', '%']));
+        // Comments and directives can precede the document. A comment can be indented.
+        let is_comment = line.trim_start().starts_with('#');
+        has_started |= is_start || !(line.is_empty() || is_comment || line.starts_with('%'));
     }
     (text, "")
 }

@@ -40,8 +40,9 @@ pub struct NamespaceLimits {
 ///
 /// - If a namespace has too many objects, a new object is omitted.
 /// - If the objects of a namespace are too large, a small object replaces the new object.
-/// - The objects of all namespaces together are limited. One namespace uses at most half of this limit, and a new
-///   namespace always gets a part of the last quarter.
+/// - The objects of all namespaces together are limited. One namespace uses at most half of this limit, and the last
+///   quarter is divided equally among at least three namespaces. An object that does not grow remains kept, even if
+///   other namespaces have used all memory since then.
 /// - The cost of a change does not depend on the number of objects.
 #[derive(Debug)]
 pub struct Bounded<K, V> {
@@ -95,14 +96,18 @@ impl Part {
         used.all.fetch_add(bytes + OBJECT_LEN, Ordering::Relaxed);
         Self { used, bytes }
     }
+
+    /// The number of bytes that the object counts for all namespaces together.
+    const fn memory(&self) -> usize {
+        self.bytes + OBJECT_LEN
+    }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
         self.used.objects.fetch_sub(1, Ordering::Relaxed);
         self.used.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        let memory = self.bytes + OBJECT_LEN;
-        self.used.all.fetch_sub(memory, Ordering::Relaxed);
+        self.used.all.fetch_sub(self.memory(), Ordering::Relaxed);
     }
 }
 
@@ -136,10 +141,16 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
     }
 
     /// Whether this object was omitted. If the namespace has more than 1,000 such objects, each missing object
-    /// counts as one of them, until the last object of the namespace is removed.
+    /// counts as one of them, until the last object of the namespace is removed. If the namespace has no object, and
+    /// there is no memory for one, each missing object counts as omitted.
     pub fn has_omitted(&self, namespace: &str, key: &K) -> bool {
-        let used = self.namespaces.get(namespace).and_then(Weak::upgrade);
-        let omitted = self.omitted.get(namespace).filter(|_| used.is_some());
+        let used = self.namespaces.get(namespace);
+        if used.is_none_or(|used| used.strong_count() == 0) {
+            // No keys are known without an object.
+            let before = (0, self.all.load(Ordering::Relaxed));
+            return self.total.room(before, self.namespaces.len()) < OBJECT_LEN;
+        }
+        let omitted = self.omitted.get(namespace);
         omitted.is_some_and(|omitted| {
             omitted.len() > MAX_OMITTED || omitted.contains(&self.digest.hash_one(key))
         })
@@ -157,10 +168,12 @@ impl<K: Ord + Hash, V> Bounded<K, V> {
         instead: impl FnOnce() -> V,
     ) -> Vec<V> {
         let used = self.used(namespace);
+        let former = self.entries.get(&key);
+        let former = former.map_or(0, |kept| kept.part.memory());
         // The previous object no longer counts.
         let mut dropped: Vec<V> = self.remove(namespace, &key).into_iter().collect();
         let before = (used.memory(), self.all.load(Ordering::Relaxed));
-        let room = self.total.room(before, self.namespaces.len());
+        let room = self.total.room(before, self.namespaces.len()).max(former);
         let has_place = used.objects.load(Ordering::Relaxed) < self.limits.objects;
         let Some(room) = room.checked_sub(OBJECT_LEN).filter(|_| has_place) else {
             let omitted = self.omitted.entry(namespace.to_owned()).or_default();
@@ -330,6 +343,54 @@ mod tests {
         all.entries_mut().clear();
         assert_eq!(all.all.load(Ordering::Relaxed), 0);
         assert_eq!(put(&mut all, "b/0", SIZE), Some(SIZE));
+    }
+
+    #[test]
+    fn a_changed_object_is_kept_after_others_used_all_memory() {
+        let limits = NamespaceLimits {
+            objects: 100,
+            bytes: usize::MAX,
+        };
+        let mut all = Bounded::new(limits, KeptLimit::new(48 * OBJECT_LEN));
+        let mut fill = |namespace: &str, count: usize| {
+            let keys = (0..count).map(|number| format!("{namespace}/{number}"));
+            keys.filter(|key| put(&mut all, key, OBJECT_LEN).is_some())
+                .count()
+        };
+        // The victim uses more than an equal part of the last quarter.
+        assert_eq!(fill("victim", 3), 3);
+        let others = ["a", "b", "c", "d"].map(|namespace| fill(namespace, 100));
+        assert!(others.iter().sum::<usize>() > 17, "{others:?}");
+
+        let victim: Vec<Option<usize>> = (0..3)
+            .map(|number| put(&mut all, &format!("victim/{number}"), OBJECT_LEN))
+            .collect();
+
+        assert_eq!(victim, [Some(OBJECT_LEN); 3]);
+        assert_eq!(
+            put(&mut all, "victim/0", 2 * OBJECT_LEN),
+            Some(0),
+            "it grew"
+        );
+    }
+
+    #[test]
+    fn all_objects_of_a_namespace_can_be_omitted() {
+        let mut all = Bounded::new(LIMITS, KeptLimit::new(4 * OBJECT_LEN));
+        let keys = ["a/1", "a/2", "b/1", "b/2", "c/1"].map(str::to_owned);
+        for key in &keys {
+            put(&mut all, key, 0);
+        }
+        let is_kept = keys.each_ref().map(|key| all.get(key).is_some());
+        assert_eq!(is_kept, [true, true, true, false, false]);
+        assert_eq!(put(&mut all, "c/2", 0), None);
+
+        for key in ["c/1", "c/2"] {
+            assert!(all.has_omitted("c", &key.to_owned()), "{key}");
+        }
+        all.remove("a", &keys[0]);
+        all.remove("a", &keys[1]);
+        assert!(!all.has_omitted("c", &"c/3".to_owned()), "there is memory");
     }
 
     #[test]

@@ -48,10 +48,11 @@ const LOOKUPS: TurnLimits = TurnLimits {
 };
 
 /// The limits on concurrent lookups for one published region in one domain, which are at most half of the turns of the
-/// domain, even if several namespaces use the region.
+/// domain, even if several namespaces use the region. A namespace occupies at most half of these turns, even if no other
+/// namespace waits for a lookup, because it keeps them while it waits for turns of the domain.
 const OF_REGION: TurnLimits = TurnLimits {
     all: 4,
-    of_cluster: 4,
+    of_cluster: 2,
 };
 
 /// The lookups of this process.
@@ -150,14 +151,16 @@ impl Lookups {
         };
         // The namespace is empty for the controller's own calls.
         let cause = CAUSE.try_with(Clone::clone).unwrap_or_default();
-        let owner = ObjectKey::new(cause, host);
+        let owner = ObjectKey::new(cause.as_str(), host);
+        // In a region, all hosts of a namespace together have one queue, and the limit of a Cluster.
+        let of_namespace = ObjectKey::new(cause.as_str(), "");
         let of_region = domain.regions.get(region);
         let turns = match of_region {
             Some(_) => &domain.published,
             None => &domain.other,
         };
         Lines {
-            of_region: of_region.map(|turns| turns.line(&owner)),
+            of_region: of_region.map(|turns| turns.line(&of_namespace)),
             of_group: turns.line(&owner),
         }
     }
@@ -363,7 +366,7 @@ mod tests {
             let others = vec![host.to_owned(); 100];
             assert_eq!(
                 hanging(&lookups, &others).len(),
-                LOOKUPS.of_cluster,
+                OF_REGION.of_cluster,
                 "{host}"
             );
         }
@@ -382,7 +385,7 @@ mod tests {
         // The published regions have other turns.
         for region in ["eu-west-1", "us-east-1"] {
             let turns = hanging_of(&lookups, "tenant-a", &published(&[region]));
-            assert_eq!(turns.len(), OF_REGION.all, "{region}");
+            assert_eq!(turns.len(), OF_REGION.of_cluster, "{region}");
         }
     }
 
@@ -412,6 +415,26 @@ mod tests {
             let turns = hanging_of(&lookups, namespace, &published(&["eu-west-1"]));
             assert!(!turns.is_empty(), "{namespace}");
         }
+    }
+
+    #[test]
+    fn lookups_that_wait_for_the_domain_leave_turns_of_their_region() {
+        let lookups = Lookups::default();
+        let hosts = ["ec2.eu-west-1.amazonaws.com", "sts.eu-west-1.amazonaws.com"];
+        let lines = |namespace: &str| {
+            let lines = || hosts.map(|host| lookups.lines(host));
+            CAUSE.sync_scope(namespace.to_owned(), lines)
+        };
+        // The turns of the domain are occupied by lookups of this namespace in slow regions.
+        let waiting = lines("tenant-a");
+        let regions = waiting.iter().filter_map(|lines| lines.of_region.as_ref());
+        let held = regions.cycle().take(100).filter_map(Line::try_turn);
+        let held: Vec<Turn> = held.collect();
+
+        let other = lines("tenant-b").map(|lines| lines.try_turn());
+
+        assert_eq!(held.len(), OF_REGION.all / 2);
+        assert!(other[0].is_some());
     }
 
     #[test]

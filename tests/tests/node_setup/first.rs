@@ -188,13 +188,16 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
         if bootstrap {
             server.kubeconfig().write(&host.from());
         }
-        // A file that remains from an earlier enrollment of the machine.
-        fs::create_dir_all(host.environment().parent().unwrap()).unwrap();
-        fs::write(
-            host.environment(),
-            "KUBELET_KUBECONFIG_ARGS=--kubeconfig=/old",
-        )
-        .unwrap();
+        // A file that remains from an earlier enrollment of the machine. Without a kubeconfig for the kubelet, this file
+        // means that the kubeconfig is lost.
+        if before.is_some() {
+            fs::create_dir_all(host.environment().parent().unwrap()).unwrap();
+            fs::write(
+                host.environment(),
+                "KUBELET_KUBECONFIG_ARGS=--kubeconfig=/old",
+            )
+            .unwrap();
+        }
 
         let run = host.setup().succeeded();
 

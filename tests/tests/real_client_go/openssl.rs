@@ -11,7 +11,12 @@ use tempfile::TempDir;
 use super::bed::{Alive, Bed, Form, kubeconfig, openssl_server};
 
 pub fn forms() -> Vec<Form> {
-    let made = |name: &'static str, key: &[&str], more: &[&str], options: &[&str]| {
+    // A server whose certificate has this subject alternative name, and the additional field of its cluster.
+    let of_name = |name: &'static str,
+                   (alternative, field): (&str, &str),
+                   key: &[&str],
+                   more: &[&str],
+                   options: &[&str]| {
         let folder = TempDir::new().unwrap();
         let mut openssl = Command::new("openssl");
         openssl.args([
@@ -23,15 +28,8 @@ pub fn forms() -> Vec<Form> {
             "-subj",
             "/CN=kube-apiserver",
         ]);
-        openssl.args([
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            "-keyout",
-            "k",
-            "-out",
-            "c",
-            "-newkey",
-        ]);
+        openssl.args(["-addext", &format!("subjectAltName={alternative}")]);
+        openssl.args(["-keyout", "k", "-out", "c", "-newkey"]);
         let output = openssl
             .args(key)
             .args(more)
@@ -46,9 +44,13 @@ pub fn forms() -> Vec<Form> {
             &format!("https://127.0.0.1:{port}"),
             &STANDARD.encode(certificate),
         );
+        let text = text.replacen("contexts:", &format!("{field}contexts:"), 1);
         Form::new(name, &Bed::start(), text)
             .keeping(process)
             .keeping(Alive::Folder(Arc::new(folder)))
+    };
+    let made = |name: &'static str, key: &[&str], more: &[&str], options: &[&str]| {
+        of_name(name, ("IP:127.0.0.1", ""), key, more, options)
     };
     let p256 = ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
     let weak = ["-cipher", "ALL:@SECLEVEL=0"];
@@ -70,6 +72,14 @@ pub fn forms() -> Vec<Form> {
             &[],
         ),
         made("Ed25519 key", &["ed25519"], &[], &[]),
+        of_name(
+            "name of digits",
+            ("DNS:123", "    tls-server-name: \"123\"\n"),
+            &p256,
+            &[],
+            &[],
+        )
+        .stricter("invalid server name"),
         made("TLS 1.2", &p256, &[], &["-tls1_2"]),
         made(
             "TLS 1.2 with only CBC cipher suites",

@@ -254,6 +254,7 @@ fn the_first_document_ends_before_the_next_marker() {
         ("a: b\n", ""),
         ("a: b\n", "---\nc: d\n---\n"),
         ("# c\n\n---\na: b\n", "--- {c: d}\n"),
+        ("  # c\n \n---\na: b\n", "---\n"),
         ("%YAML 1.1\n---\na: b\n", "...\n"),
         ("\u{feff}---\r\na: b\r\n", "---\r\n"),
         ("a: |\n  ---\n  ...\n----\n---b\n", ""),

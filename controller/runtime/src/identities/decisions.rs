@@ -33,10 +33,8 @@ impl Identities {
         floor: u64,
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
-        ensure!(
-            floor <= unix_seconds(now).saturating_add(1),
-            IdentitiesError::FloorInFuture(floor)
-        );
+        let latest = unix_seconds(now).saturating_add(1);
+        ensure!(floor <= latest, IdentitiesError::FloorInFuture(floor));
         let note = format!("all node certificates of generations before {floor} are refused");
         let raise = |decisions: &mut RevocationDecisions| {
             let before = decisions.floor;
