@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::pki::{Subject, certificate_request};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::node::{Cluster, Machine, Node, conditions};
 
