@@ -8,6 +8,15 @@ use kubelet_authenticator_tests::docs::{
     tests,
 };
 
+/// The pages whose rows are proven by tests.
+const PAGES: [&str; 5] = [
+    "conformance.md",
+    "conformance-tenancy.md",
+    "attacks.md",
+    "attacks-runtime.md",
+    "tenancy-cases.md",
+];
+
 /// The two pages on attacks.
 fn attacks() -> String {
     ["attacks.md", "attacks-runtime.md"].map(page).concat()
@@ -26,13 +35,7 @@ fn rows(page: &str) -> Vec<((char, usize), &str)> {
 
 #[test]
 fn every_test_named_on_a_page_exists_once() {
-    for name in [
-        "conformance.md",
-        "conformance-tenancy.md",
-        "attacks.md",
-        "attacks-runtime.md",
-        "tenancy-cases.md",
-    ] {
+    for name in PAGES {
         let page = page(name);
 
         assert!(named(&page).len() > 40, "{name} names hardly any test");
@@ -88,14 +91,7 @@ fn a_row_whose_tests_are_all_long_names_the_make_target() {
     let long = long_tests();
     assert!(long.len() > 10, "{long:?}");
     let mut unmarked = Vec::new();
-    for name in [
-        "conformance.md",
-        "conformance-tenancy.md",
-        "attacks.md",
-        "attacks-runtime.md",
-        "tenancy-cases.md",
-        "features.md",
-    ] {
+    for name in PAGES.into_iter().chain(["features.md"]) {
         let page = page(name);
         let rows = page.lines().filter(|line| line.starts_with('|'));
         let of_long = rows.filter(|row| {

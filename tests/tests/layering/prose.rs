@@ -7,6 +7,7 @@ use std::path::Path;
 
 use regex_lite::Regex;
 
+use crate::returns::FOLDERS;
 use crate::{Workspace, rust_files};
 
 /// A pattern for unidiomatic wording, with better wording.
@@ -215,15 +216,7 @@ fn test_names_are_written_in_plain_english() {
     let rules = rules(&NAMES);
     let test = Regex::new(r"^\s*(?:async )?fn ([a-z0-9_]{20,})\(\)").unwrap();
     let mut findings = Findings::default();
-    for folder in [
-        "attestation",
-        "controller",
-        "providers",
-        "resolver",
-        "src",
-        "tests",
-        "tools",
-    ] {
+    for folder in FOLDERS {
         for file in rust_files(&root.join(folder)) {
             let text = std::fs::read_to_string(&file).unwrap();
             for (number, line) in text.lines().enumerate() {

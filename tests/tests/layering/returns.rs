@@ -6,7 +6,7 @@ use std::fs;
 use crate::{Workspace, rust_files};
 
 /// The folders with tests.
-const FOLDERS: [&str; 7] = [
+pub const FOLDERS: [&str; 7] = [
     "attestation",
     "controller",
     "providers",
