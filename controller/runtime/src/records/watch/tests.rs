@@ -152,13 +152,13 @@ async fn a_list_that_recovers_records_changes_only_dropped_ones() {
 #[test]
 fn a_record_with_too_many_labels_counts_as_unreadable() {
     let (caches, mut watching) = with_records(0, IndexLimits::of_process());
-    let object = json!({
-        "metadata": {"namespace": "default", "name": "prod-1.n1", "labels": {"a": ""}},
-        "spec": {},
-        "$excessRemoved": true,
-    });
-    let object = serde_json::from_value(object).unwrap();
+    let mut object = of_prod("default", &json!({}));
+    let whole = serde_json::from_value(object.clone()).unwrap();
+    caches.apply(Event::Apply(whole), &mut watching);
+    record_of(&caches, "default");
 
+    object["$excessRemoved"] = json!(true);
+    let object = serde_json::from_value(object).unwrap();
     caches.apply(Event::Apply(object), &mut watching);
 
     let cache = caches.known(&ObjectKey::new("default", "prod-1")).unwrap();
@@ -212,8 +212,13 @@ async fn lists_that_recover_records_are_ten_minutes_apart() {
 
 /// A record of `prod-1` in this namespace, with this status.
 fn with_status(namespace: &str, status: &Value) -> Lenient<NodeIdentity> {
+    serde_json::from_value(of_prod(namespace, status)).unwrap()
+}
+
+/// The JSON of a record of `prod-1` in this namespace, with this status.
+fn of_prod(namespace: &str, status: &Value) -> Value {
     let time = "2026-01-01T00:00:00Z";
-    let object = json!({
+    json!({
         "metadata": {
             "namespace": namespace, "name": "prod-1.n1", "resourceVersion": "7",
             "labels": {CLUSTER_NAME_LABEL: "prod-1"},
@@ -227,8 +232,7 @@ fn with_status(namespace: &str, status: &Value) -> Lenient<NodeIdentity> {
             },
         },
         "status": status,
-    });
-    serde_json::from_value(object).unwrap()
+    })
 }
 
 /// The cached record `prod-1.n1` in this namespace, as text.
