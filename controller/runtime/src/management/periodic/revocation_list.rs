@@ -44,12 +44,13 @@ const COPIES: usize = 4;
 /// The turns for lists whose copies do not fit into the reserved memory. Such a list is written when it gets a turn, so
 /// that other clusters' lists cannot prevent a revocation. A tenant's API server can return a large list, and then
 /// never answer the write.
-static WITHOUT_MEMORY: LazyLock<FairTurns> = LazyLock::new(|| {
-    FairTurns::new(TurnLimits {
-        all: 4,
-        of_cluster: 1,
-    })
-});
+const WITHOUT_MEMORY: TurnLimits = TurnLimits {
+    all: 4,
+    of_cluster: 1,
+};
+
+/// The turns of all clusters of this process.
+static PROCESS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(WITHOUT_MEMORY));
 
 /// The workload cluster does not have the complete list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,7 +88,8 @@ pub(super) struct RevocationList {
 
 impl Default for RevocationList {
     fn default() -> Self {
-        Self::within(&Share::new("", OWN_MEMORY))
+        let line = PROCESS.line(&ObjectKey::new("", ""));
+        Self::within(&Share::new("", OWN_MEMORY), line)
     }
 }
 
@@ -157,8 +159,8 @@ impl Wanted {
 }
 
 impl RevocationList {
-    /// Creates a list whose memory is charged to this share.
-    fn within(share: &Share) -> Self {
+    /// Creates a list whose memory is charged to this share, and that waits in this line if its copies do not fit.
+    fn within(share: &Share, line: Line) -> Self {
         Self {
             published: None,
             wanted: None,
@@ -166,15 +168,15 @@ impl RevocationList {
             forbidden: None,
             failures: Failures::default(),
             memory: share.holding(),
-            line: WITHOUT_MEMORY.line(&ObjectKey::new("", "")),
+            line,
         }
     }
 
     /// Creates the list for the workload cluster of this Cluster.
     pub(super) fn of_cluster(cluster: OfCluster) -> Self {
-        let list = Self::within(&Share::new(&cluster.key.namespace, OWN_MEMORY));
+        let share = Share::new(&cluster.key.namespace, OWN_MEMORY);
+        let list = Self::within(&share, PROCESS.line(&cluster.key));
         Self {
-            line: WITHOUT_MEMORY.line(&cluster.key),
             unknown: Some(Box::new(cluster)),
             ..list
         }

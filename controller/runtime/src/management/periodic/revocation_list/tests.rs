@@ -70,6 +70,12 @@ fn world() -> World {
     world
 }
 
+/// A list whose memory and turns no other test uses.
+fn list_within(memory: usize) -> RevocationList {
+    let line = FairTurns::new(WITHOUT_MEMORY).line(&ObjectKey::new("", ""));
+    RevocationList::within(&Share::alone(memory), line)
+}
+
 async fn publish(
     list: &mut RevocationList,
     access: &ClusterAccess,
@@ -198,14 +204,14 @@ async fn an_unreadable_list_is_not_treated_as_empty() {
 async fn a_list_over_the_memory_limit_is_not_treated_as_empty() {
     let (_stored, access) = api_server();
     let world = world();
-    let mut greedy = RevocationList::within(&Share::alone(0));
+    let mut greedy = list_within(0);
 
     let published = publish(&mut greedy, &access, &world).await;
 
     let error = published.unwrap_err().to_string();
     assert!(error.contains("exceed the available memory"), "{error}");
     assert!(!world.revocations.is_read(), "its requests wait");
-    let mut list = RevocationList::within(&Share::alone(OWN_MEMORY));
+    let mut list = list_within(OWN_MEMORY);
     publish(&mut list, &access, &world).await.unwrap();
     assert!(world.revocations.is_read());
 }
@@ -214,28 +220,32 @@ async fn a_list_over_the_memory_limit_is_not_treated_as_empty() {
 async fn lists_without_memory_for_their_copies_are_written_in_turn() {
     let (stored, access) = api_server();
     let world = world();
-    let mut small = RevocationList::within(&Share::alone(OWN_MEMORY));
-    let mut large = RevocationList::within(&Share::alone(0));
+    let turns = FairTurns::new(WITHOUT_MEMORY);
+    let list = |memory, name| {
+        let line = turns.line(&ObjectKey::new("a", name));
+        RevocationList::within(&Share::alone(memory), line)
+    };
+    let (mut small, mut large) = (list(OWN_MEMORY, "small"), list(0, "large"));
     let others = [("b", "1"), ("b", "2"), ("c", "1"), ("d", "1")];
     let others = others.map(|(namespace, name)| ObjectKey::new(namespace, name));
-    let lines = others.map(|key| WITHOUT_MEMORY.line(&key));
-    let turns = lines.each_ref().map(|line| line.try_turn().unwrap());
+    let lines = others.map(|key| turns.line(&key));
+    let held = lines.each_ref().map(|line| line.try_turn().unwrap());
 
     let hour = Duration::from_hours(1);
     let waiting = timeout(hour, publish(&mut large, &access, &world)).await;
     assert!(waiting.is_err());
     assert!(stored.lock().as_ref().unwrap().is_empty());
-    drop(turns);
+    drop(held);
     let error = publish(&mut large, &access, &world).await.unwrap_err();
     let error = error.to_string();
     assert!(error.contains("exceed the available memory"), "{error}");
     assert_eq!(entries(&stored), 1);
 
     stored.lock().as_mut().unwrap().clear();
-    let turns = lines.each_ref().map(|line| line.try_turn().unwrap());
+    let held = lines.each_ref().map(|line| line.try_turn().unwrap());
     publish(&mut small, &access, &world).await.unwrap();
     assert_eq!(entries(&stored), 1);
-    drop(turns);
+    drop(held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,7 +266,7 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
         AllRecords::from(records.collect::<Vec<_>>())
     };
     let max = u32::try_from(MAX_REVOKED).unwrap();
-    let mut list = RevocationList::within(&Share::alone(64 * OWN_MEMORY));
+    let mut list = list_within(64 * OWN_MEMORY);
     let ledger = world.ledger();
     let mut round = async |count| {
         let records = (records(count), &ledger);
@@ -374,7 +384,7 @@ async fn only_the_revoked_keys_that_fit_are_kept_in_memory() {
         Arc::new(stored)
     });
     let records = AllRecords::from(records.collect::<Vec<_>>());
-    let mut list = RevocationList::within(&Share::alone(64 * OWN_MEMORY));
+    let mut list = list_within(64 * OWN_MEMORY);
 
     let ledger = world.ledger();
     let published = list.publish(access.client(), (records, &ledger), at(1));
