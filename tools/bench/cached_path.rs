@@ -16,8 +16,8 @@ use crate::report::{Suite, print_table};
 const RUNS: usize = 300;
 
 /// The maximum size of the program in bytes. The controller's reasons, the page URLs and the texts of the manual pages
-/// account for 74 KB.
-const MAX_SIZE: f64 = 7.35e6;
+/// account for 74 KB. `tpm` is the largest one.
+const MAX_SIZE: f64 = 7.4e6;
 const MAX_INSTRUCTIONS: f64 = 152_000.0;
 const MAX_SYSTEM_CALLS: f64 = 45.0;
 const MAX_OPENS: f64 = 6.0;
