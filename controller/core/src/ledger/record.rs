@@ -22,7 +22,7 @@ pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
 /// The maximum difference between the clocks of an operator's machine and of the controller. A decision that is later
 /// by more than this difference does not come from an operator's command.
-pub(super) const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
+pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
 
 /// The record for one node name: the holder of the name, and the holder's key.
 ///
