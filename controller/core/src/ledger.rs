@@ -25,7 +25,8 @@ pub use garbage_collect::{FailedUpdates, SweepAction, SweepReport, Swept};
 pub use grant_reason::{GrantReason, ReenrolReason};
 pub use policy::{Adoption, LedgerPolicy};
 pub use record::{
-    MAX_CLOCK_DIFFERENCE, Opening, Record, RecordHolder, RequestRef, SeenBoot, whole_seconds,
+    MAX_CLOCK_DIFFERENCE, Opening, PresentTime, Record, RecordHolder, RequestRef, SeenBoot,
+    whole_seconds,
 };
 pub use record_ledger::RecordLedger;
 pub use records::{
