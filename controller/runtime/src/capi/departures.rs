@@ -1,7 +1,8 @@
 //! Machines whose deletion was observed in a watch.
 //!
 //! The sweep of the records reads the Machines only once per minute, and a Machine can be deleted in less time. A
-//! deletion that a watch reports is intended. A Machine that is only missing from a list does not count as deleted.
+//! deletion that a watch reports is intended. A Machine that is only missing from a list does not count as deleted. The
+//! same applies to a pool member without a Machine, which a scale-down removes from the pool's list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +21,7 @@ const KEPT: Duration = Duration::from_hours(1);
 /// supports. If there are more deletions, the other deleted Machines count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
-/// The maximum number of deletions in all namespaces. Each deletion contains a name of at most 253 bytes.
+/// The maximum number of deletions in all namespaces. Each deletion contains a name, or a provider ID, of at most 253 bytes.
 const MAX: usize = 50_000;
 
 /// The limit for all namespaces. The largest namespaces together leave a part of [`MAX`] for other namespaces.
