@@ -359,6 +359,10 @@ impl<M: Member> Stored for M {
     }
 
     fn changed_members(&self, store: &Store, key: &ObjectKey) -> ChangedMembers {
+        // A Machine has no members, and most events are about Machines.
+        if self.deleting().is_some() {
+            return ChangedMembers::default();
+        }
         let place = store
             .0
             .read(|places| Self::clusters(places).get(key).cloned());
