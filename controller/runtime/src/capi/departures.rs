@@ -24,7 +24,8 @@ const KEPT_AMONG_MANY: Duration = Duration::from_hours(1);
 /// supports. If there are more deletions, the other deleted Machines count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
-/// The maximum number of deletions in all namespaces. Each deletion contains a name, or a provider ID, of at most 253 bytes.
+/// The maximum number of deletions in all namespaces. Each deletion contains a name, or a provider ID, of at most 253
+/// bytes.
 const MAX: usize = 50_000;
 
 /// The limit for all namespaces. The largest namespaces together leave a part of [`MAX`] for other namespaces.
@@ -178,7 +179,7 @@ mod tests {
         let left = departures.0.read(|state| state.of_namespace.clone());
         let expected = [("a", MAX_OF_NAMESPACE / 2), ("b", 1), ("c", 1)];
         let expected = expected.map(|(namespace, count)| (namespace.to_owned(), count));
-        assert_eq!(left, expected.into());
+        assert_eq!(left, BTreeMap::from(expected));
         assert!(departures.has(&key("b", 0)));
     }
 
