@@ -318,7 +318,8 @@ async fn reset_of(
     let machine = machine.map(String::as_str).unwrap_or_default();
     let machine = ProviderId::parse(machine)?;
     let key = ObjectKey::new(namespace, cluster);
-    identities.release(&key, machine, now()).await?;
+    let released = identities.release(&key, machine, found.as_ref(), now());
+    released.await?;
     match found {
         Some(found) => Ok(Ok(identities.reset_revoked(&found, now()).await?)),
         None => Ok(Err(ONLY_RELEASED)),

@@ -265,9 +265,9 @@ impl Identities {
         let generation = *generation;
         let revoked = Revoked {
             generation,
-            // The expiry time of the entry depends on this time. If this machine's clock were used and were slow, the
-            // entry could expire too early.
-            at: whole_seconds(self.management.server_time().later(now)),
+            // The expiry time of the entry depends on this time. If this machine's clock were used and were wrong, the
+            // entry could expire too early: the controller ignores a time in the future.
+            at: whole_seconds(self.management.server_time().present(now)),
         };
         let patch = json!({
             "metadata": {
@@ -473,7 +473,10 @@ mod tests {
             let event_error = match act {
                 "revoke" => identities.revoke(&record(), now).await.unwrap().event_error,
                 "reset" => identities.reset(&record(), now).await.unwrap().event_error,
-                "release" => identities.release(&cluster, machine(), now).await.unwrap(),
+                "release" => {
+                    let released = identities.release(&cluster, machine(), None, now);
+                    released.await.unwrap()
+                }
                 _ => identities.raise_floor(&cluster, 0, now).await.unwrap(),
             };
 

@@ -118,7 +118,8 @@ impl MachineTokens {
     /// Recreates these Machines' own tokens, or the tokens of all Machines. Extends the expiry times of existing
     /// tokens.
     ///
-    /// Each token is valid for at least `life` from `now`. The command can be repeated. If a Machine's token cannot be
+    /// Each token is valid for at least `life` from `now`, or from the time on an API server, if that time is later. The
+    /// command can be repeated. If a Machine's token cannot be
     /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.
     ///
     /// # Errors
@@ -155,6 +156,9 @@ impl MachineTokens {
                 machine: missing.clone(),
             });
         }
+        // With a slow clock on this machine, the tokens would already have expired.
+        let now = self.management.server_time().later(now);
+        let now = self.workload.server_time().later(now);
         // The Secret stores whole seconds.
         let end = Timestamp::try_from(now + life).map_or(Timestamp::MAX, |end| {
             Timestamp::from_second(end.as_second()).unwrap_or(end)

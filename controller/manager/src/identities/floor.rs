@@ -19,7 +19,8 @@ pub(super) async fn raise(
     before: Option<&str>,
     (confirmation, output): (&Confirmation, Format),
 ) -> Result<String, BoxError> {
-    let floor = seconds(before, now())?;
+    let present = identities.present(cluster, now()).await?;
+    let floor = seconds(before, present)?;
     let effect = format!(
         "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations before {floor}. \
          Nodes that use one of these certificates become NotReady, and rejoin with another key, a bootstrap token and \
@@ -28,7 +29,7 @@ pub(super) async fn raise(
     if !confirmation.ask(&effect)? {
         return unchanged(output, &Value::Null);
     }
-    let event_error = identities.raise_floor(cluster, floor, now()).await?;
+    let event_error = identities.raise_floor(cluster, floor, present).await?;
     output.print(&floor_of(cluster, floor), || {
         let text = format!("Raised the generation floor of Cluster {cluster} to {floor}.");
         with_warning(text, event_error.as_ref())

@@ -85,7 +85,8 @@ async fn change_one(
         Change::Reset { revoked: false } => identities.reset(identity, now()).await,
         Change::Reset { revoked: true } => {
             if let Ok(machine) = ProviderId::parse(&identity.spec.provider_id) {
-                identities.release(cluster, machine, now()).await?;
+                let released = identities.release(cluster, machine, Some(identity), now());
+                released.await?;
             }
             identities.reset_revoked(identity, now()).await
         }

@@ -14,6 +14,9 @@ use crate::shared::{Lock, Shared};
 /// The tolerated clock difference. Synchronized clocks differ by at most seconds.
 const TOLERATED: Duration = Duration::from_mins(5);
 
+/// The precision of the `Date` header.
+const PRECISION: Duration = Duration::from_secs(1);
+
 /// The time on an API server, from the `Date` header in its responses. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct ServerTime(Arc<Shared<Option<Heard>>>);
@@ -79,6 +82,19 @@ impl ServerTime {
     /// Before the first response with a date, the result is `now`, which comes from this machine's clock.
     pub fn now_or(&self, now: SystemTime) -> SystemTime {
         self.now().unwrap_or(now)
+    }
+
+    /// The present time, for a decision that an operator's machine with a wrong clock makes. The result is `now` if both
+    /// clocks agree. Otherwise, it is the API server's time, rounded up to its precision, so that it is not earlier than
+    /// an object that already exists.
+    pub fn present(&self, now: SystemTime) -> SystemTime {
+        let heard = self.now_or(now);
+        let latest = heard + PRECISION;
+        if (heard..latest).contains(&now) {
+            now
+        } else {
+            latest
+        }
     }
 
     /// The later of the API server's time and `now`, which comes from this machine's clock.
@@ -152,10 +168,25 @@ mod tests {
     }
 
     #[test]
+    fn the_present_time_of_a_wrong_clock_comes_from_the_api_server() {
+        let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
+        let hour = Duration::from_hours(1);
+
+        for clock in [second(EXAMPLE) - hour, second(EXAMPLE) + hour] {
+            let present = time.present(clock);
+            let expected = second(EXAMPLE + 1)..second(EXAMPLE + 600);
+            assert!(expected.contains(&present), "{present:?}");
+        }
+        let agrees = time.now_or(second(EXAMPLE)) + PRECISION / 2;
+        assert_eq!(time.present(agrees), agrees);
+    }
+
+    #[test]
     fn without_a_date_header_the_local_clock_is_used() {
         let now = second(EXAMPLE);
         for time in [ServerTime::default(), heard("yesterday")] {
             assert_eq!(time.earlier(now), now);
+            assert_eq!(time.present(now), now);
         }
         let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
         time.heard(&HeaderMap::new());

@@ -53,4 +53,13 @@ impl ClusterAccess {
             server_time: ServerTime::default(),
         }
     }
+
+    /// The same API server, as if it had responded with this time.
+    #[cfg(test)]
+    pub(crate) fn with_server_time(self, server_time: ServerTime) -> Self {
+        Self {
+            server_time,
+            ..self
+        }
+    }
 }

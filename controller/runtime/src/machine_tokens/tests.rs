@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::client::ServerTime;
 
 /// The Secrets in the workload cluster as of their last apply, keyed by name.
 type Secrets = Arc<Mutex<Vec<(String, Value)>>>;
@@ -253,6 +254,32 @@ async fn a_recreated_machine_token_has_its_original_secret() {
         ),
     ] {
         assert_eq!(data(&secrets, 0, key), value, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_clock_does_not_shorten_a_recreated_token() {
+    let day = Duration::from_hours(24);
+    let time = ServerTime::at(UNIX_EPOCH + day);
+    // The commands run at the beginning of 1970, according to the clock of the operator's machine.
+    let (with_time, stored) = workload(true, &[]);
+    let with_time = (with_time.with_server_time(time.clone()), stored);
+    for (management, workload) in [
+        (
+            management().with_server_time(time.clone()),
+            workload(true, &[]),
+        ),
+        (management(), with_time),
+    ] {
+        let recreated = recreate_in(&management, &workload, &["m1"], false);
+
+        let recreated = recreated.await.unwrap();
+        let expires = recreated[0].expires.as_deref().unwrap();
+        let (hour, second) = ("1970-01-02T01:00:", "Z");
+        assert!(
+            expires.starts_with(hour) && expires.ends_with(second),
+            "{expires}"
+        );
     }
 }
 
