@@ -12,11 +12,12 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::{Value, json};
 
 use super::load::{client, place};
+use super::{USER, World};
 
 /// The number of concurrent requests.
 const AT_ONCE: usize = 64;
@@ -28,14 +29,18 @@ pub struct Copies {
     pub record: Value,
     /// An Event.
     pub event: Value,
-    /// The number of requests for which one Event is written.
-    pub event_every: usize,
+    /// The number of Events for one request, at most 1.
+    pub events: f64,
+    /// A Machine with the controller's condition as the only field in its status.
+    pub machine: Value,
+    /// The number of conditions for one request, at most 1.
+    pub conditions: f64,
     /// A certificate, as base64.
     pub certificate: String,
 }
 
-/// Creates a NodeIdentity, an approval and a certificate for every new request, and an Event for some requests. Runs
-/// until the future is dropped.
+/// Creates a NodeIdentity, an approval and a certificate for every new request, and an Event and a Machine's condition
+/// for some requests. Runs until the future is dropped.
 pub async fn run(management: &Path, workload: &Path, copies: Copies) {
     let (management, workload) = (client(management).await, client(workload).await);
     let requests: Api<CertificateSigningRequest> = Api::all(workload);
@@ -57,11 +62,12 @@ pub async fn run(management: &Path, workload: &Path, copies: Copies) {
         let written = requests.replace_status(&name, &post, &issued);
         written.await.unwrap();
 
-        if count
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(copies.event_every)
-        {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        if is_due(number, copies.events) {
             create(&management, &copies.event, &format!("ideal-{name}")).await;
+        }
+        if is_due(number, copies.conditions) {
+            apply_condition(&management, &copies.machine, number).await;
         }
     };
     let events = watcher(requests.clone(), watcher::Config::default());
@@ -76,6 +82,24 @@ pub async fn run(management: &Path, workload: &Path, copies: Copies) {
     new.map(Result::unwrap)
         .for_each_concurrent(AT_ONCE, answer)
         .await;
+}
+
+/// Whether the request with this number gets a write, if this many requests of one get it.
+fn is_due(number: usize, of_one: f64) -> bool {
+    let before = |end: usize| (end as f64 * of_one).floor();
+    before(number) < before(number + 1)
+}
+
+/// Writes the condition of the Machine with this number, with the current time.
+async fn apply_condition(management: &kube::Client, copied: &Value, number: usize) {
+    let mut machine = copied.clone();
+    let (name, ..) = World::machine(number);
+    machine["metadata"]["name"] = json!(name);
+    machine["status"]["conditions"][0]["lastTransitionTime"] = json!(Time(Timestamp::now()));
+    let (api, _) = place(management, &machine);
+    let parameters = PatchParams::apply(USER).force();
+    let patch = Patch::Apply(&machine);
+    api.patch_status(&name, &parameters, &patch).await.unwrap();
 }
 
 fn approval() -> CertificateSigningRequestCondition {
