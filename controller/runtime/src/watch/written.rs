@@ -102,26 +102,6 @@ where
     called(api, request).await
 }
 
-/// Replaces this subresource of the object with this name. Returns the object as the API server stored it.
-///
-/// # Errors
-///
-/// Returns an error if the call failed. An invalid object in the response is not an error.
-pub(crate) async fn replaced_part<K>(
-    api: &Api<K>,
-    (subresource, name): (&str, &str),
-    parameters: &PostParams,
-    object: &K,
-) -> kube::Result<Lenient<K>>
-where
-    K: ReadAlone + Resource + Serialize,
-{
-    let object = serde_json::to_vec(object).map_err(Error::SerdeError)?;
-    let request = Request::new(api.resource_url());
-    let request = request.replace_subresource(subresource, name, parameters, object);
-    called(api, request).await
-}
-
 /// Replaces this subresource of the object with this name. Returns only the metadata of the object as the API server
 /// stored it.
 ///
@@ -269,7 +249,7 @@ mod tests {
     /// Makes all writes on this API server.
     async fn write_all(
         access: &ClusterAccess,
-    ) -> kube::Result<[Lenient<KubeletAuthentication>; 5]> {
+    ) -> kube::Result<[Lenient<KubeletAuthentication>; 4]> {
         let api: Api<KubeletAuthentication> = Api::namespaced(access.client().clone(), "a");
         let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
         let mut object = KubeletAuthentication::new("prod-1", spec);
@@ -288,7 +268,6 @@ mod tests {
             with_metadata,
             created(&api, &post, &object).await?,
             replaced(&api, "prod-1", &post, &object).await?,
-            replaced_part(&api, status, &post, &object).await?,
             patched(&api, "prod-1", &merge, &patch).await?,
         ])
     }
