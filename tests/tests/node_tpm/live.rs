@@ -112,7 +112,7 @@ fn the_live_check_of_a_tpm_replays_its_event_log() {
 
     for (tpm, result) in [
         (booted, "ok |  |"),
-        (other, "FAILED | different: [0, 1, 2, 3, 4, 5, 6, 7] |"),
+        (other, "FAILED | different: [0, 1, 4, 5, 7] |"),
     ] {
         let files = Scratch::new("live-tpm-log");
         let (output, report) = run(&tpm.tcti(), &files, "report.md", &["--event-log", &log]);
