@@ -63,7 +63,7 @@ fn the_live_check_of_a_tpm_passes_and_leaves_the_tpm_unchanged() {
         "| 5 | the clock and counters in a quote equal TPM2_ReadClock | ok |",
         "| 5 | the firmware in a quote equals TPM2_GetCapability | ok |",
         "| 6 | handles, sessions and lockout are unchanged | ok |",
-        "| 6 | handles, sessions and lockout are unchanged after killed runs | ok |",
+        "| 6 | handles, sessions and lockout after killed runs | not checked | by hand",
         "| 9 | three plugins at once read the key | ok |",
         "| 7 | the counter of resets rises | not checked |",
         "| 7 | the counters after a power failure, and after sleep | not checked | by hand",
