@@ -237,9 +237,8 @@ mod tests {
 
         let management = (management.client(), &key);
         let records = async { Ok(has_records) };
-        compare(workload.client(), management, records, &revocations, at(50))
-            .await
-            .unwrap();
+        let compared = compare(workload.client(), management, records, &revocations, at(50));
+        Box::pin(compared).await.unwrap();
 
         let annotations = patched.lock()[0]["metadata"]["annotations"].clone();
         (annotations, revocations.decisions().floor)

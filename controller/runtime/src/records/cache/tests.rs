@@ -174,8 +174,8 @@ async fn a_waiting_claim_is_woken_only_by_its_own_record() {
     let watched: Arc<RecordWatch> = Arc::default();
     let cache = Cache::new("default", watched.clone());
     let (wakes, version) = (Arc::<Wakes>::default(), Version::new("7"));
-    let waker = Waker::from(wakes.clone());
-    let mut context = Context::from_waker(&waker);
+    let counted = Waker::from(wakes.clone());
+    let mut context = Context::from_waker(&counted);
     let woken = || wakes.0.load(Ordering::Relaxed);
     let mut waiting = pin!(cache.caught_up("a", &version));
     assert!(waiting.as_mut().poll(&mut context).is_pending());
