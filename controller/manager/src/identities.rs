@@ -66,7 +66,7 @@ enum Act {
     Floor {
         /// The Cluster
         cluster: String,
-        /// The time, in RFC 3339. Default: now
+        /// The time, in RFC 3339. Default: the time of the change on the API server
         #[arg(long, value_name = "TIME")]
         before: Option<String>,
         #[command(flatten)]

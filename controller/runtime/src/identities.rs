@@ -266,8 +266,8 @@ impl Identities {
         let revoked = Revoked {
             generation,
             // The expiry time of the entry depends on this time. If this machine's clock were used and were slow, the
-            // entry could expire too early.
-            at: whole_seconds(self.management.server_time().later(now)),
+            // entry could expire too early. If it were fast, a release by another operator could have no effect.
+            at: whole_seconds(self.present(now)),
         };
         let patch = json!({
             "metadata": {
@@ -282,6 +282,12 @@ impl Identities {
         );
         let text = ("Revoked", note, who);
         self.write(identity, patch, text, now).await
+    }
+
+    /// The time of a decision about revocations. `now` is the time on this machine, and counts only before the first
+    /// response from the API server: the decisions of all operators must be in order, although their clocks differ.
+    fn present(&self, now: SystemTime) -> SystemTime {
+        self.management.server_time().latest_or(now)
     }
 
     /// Patches the record, if it still has the version that the operator has read.
@@ -345,6 +351,7 @@ mod tests {
 
     use super::*;
 
+    mod clocks;
     mod durations;
 
     fn record() -> NodeIdentity {
@@ -449,10 +456,13 @@ mod tests {
         for (floor, is_raised) in [(7, true), (8, true), (9, false)] {
             let (identities, _) = with_user("jane@example.com");
 
-            let raised = identities.raise_floor(&cluster, floor, now).await;
+            let raised = identities.raise_floor(&cluster, Some(floor), now).await;
 
             match raised {
-                Ok(event_error) => assert!(event_error.is_none() && is_raised, "{floor}"),
+                Ok((raised, event_error)) => {
+                    assert!(event_error.is_none() && is_raised, "{floor}");
+                    assert_eq!(raised, floor);
+                }
                 Err(IdentitiesError::FloorInFuture(found)) => {
                     assert!(found == floor && !is_raised, "{floor}");
                 }
@@ -474,7 +484,10 @@ mod tests {
                 "revoke" => identities.revoke(&record(), now).await.unwrap().event_error,
                 "reset" => identities.reset(&record(), now).await.unwrap().event_error,
                 "release" => identities.release(&cluster, machine(), now).await.unwrap(),
-                _ => identities.raise_floor(&cluster, 0, now).await.unwrap(),
+                _ => {
+                    let raised = identities.raise_floor(&cluster, Some(0), now).await;
+                    raised.unwrap().1
+                }
             };
 
             assert!(event_error.is_none(), "{act}: {event_error:?}");

@@ -14,6 +14,9 @@ use crate::shared::{Lock, Shared};
 /// The tolerated clock difference. Synchronized clocks differ by at most seconds.
 const TOLERATED: Duration = Duration::from_mins(5);
 
+/// The resolution of a `Date` header.
+const RESOLUTION: Duration = Duration::from_secs(1);
+
 /// The time on an API server, from the `Date` header in its responses. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct ServerTime(Arc<Shared<Option<Heard>>>);
@@ -79,6 +82,15 @@ impl ServerTime {
     /// Before the first response with a date, the result is `now`, which comes from this machine's clock.
     pub fn now_or(&self, now: SystemTime) -> SystemTime {
         self.now().unwrap_or(now)
+    }
+
+    /// The latest possible time on the API server. A `Date` header has whole seconds, so the exact time can be up to a
+    /// second later than [`now_or`](Self::now_or). Before the first response with a date, the result is `now`, which
+    /// comes from this machine's clock.
+    pub fn latest_or(&self, now: SystemTime) -> SystemTime {
+        let server = self.now();
+        let latest = server.and_then(|server| server.checked_add(RESOLUTION));
+        latest.unwrap_or(now)
     }
 
     /// The later of the API server's time and `now`, which comes from this machine's clock.
@@ -148,6 +160,9 @@ mod tests {
                 "{now:?}"
             );
             assert_eq!(ServerTime::default().now_or(clock), clock);
+            let latest = time.latest_or(clock);
+            assert!(latest > now && latest < second(EXAMPLE + 600), "{latest:?}");
+            assert_eq!(ServerTime::default().latest_or(clock), clock);
         }
     }
 

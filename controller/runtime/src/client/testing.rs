@@ -1,5 +1,7 @@
 //! Test API servers and the response filter, which do not need a connection.
 
+use std::time::SystemTime;
+
 use hyper::body::{Body, Bytes};
 use hyper::{Request, Response};
 use kube::{Client, client};
@@ -51,6 +53,15 @@ impl ClusterAccess {
             server: "https://203.0.113.7:6443/".to_owned(),
             ca_certificates: Vec::new(),
             server_time: ServerTime::default(),
+        }
+    }
+
+    /// Sets the time that the API server reported last.
+    pub fn with_server_time(self, date: SystemTime) -> Self {
+        let server_time = ServerTime::at(date);
+        Self {
+            server_time,
+            ..self
         }
     }
 }

@@ -20,33 +20,39 @@ use crate::client::{CallError, call};
 use crate::watch::{patched_metadata, readable_one_of};
 
 impl Identities {
-    /// Sets the lowest valid generation of the Cluster to `floor`, in seconds since 1970. Returns the error if the
-    /// Event could not be created.
+    /// Raises the lowest valid generation of the Cluster to `floor`, in seconds since 1970. Without `floor`, raises it
+    /// above all generations until the present time on the API server. Returns the new lowest valid generation, and the
+    /// error if the Event could not be created.
     ///
     /// # Errors
     ///
-    /// Returns an error if `floor` is lower than the current value, or later than the second after `now`, or if the
-    /// object could not be written.
+    /// Returns an error if `floor` is lower than the current value, or later than the second after the present time on
+    /// the API server, or if the object could not be written.
     pub async fn raise_floor(
         &self,
         cluster: &ObjectKey,
-        floor: u64,
+        floor: Option<u64>,
         now: SystemTime,
-    ) -> Result<Option<CallError>, IdentitiesError> {
-        let latest = unix_seconds(now).saturating_add(1);
-        ensure!(floor <= latest, IdentitiesError::FloorInFuture(floor));
-        let note = format!("all node certificates of generations before {floor} are refused");
-        let raise = |decisions: &mut RevocationDecisions| {
-            let before = decisions.floor;
-            ensure!(
-                floor >= before,
-                IdentitiesError::FloorFalls { floor, before }
-            );
-            decisions.floor = floor;
-            Ok((LOWEST_VALID_GENERATION_ANNOTATION, floor.to_string()))
+    ) -> Result<(u64, Option<CallError>), IdentitiesError> {
+        let (found, decisions, present) = self.decisions(cluster, now).await?;
+        let before = decisions.floor;
+        // A certificate of the present second must be refused, too.
+        let latest = unix_seconds(present).saturating_add(1);
+        let floor = match floor {
+            None => latest.max(before),
+            Some(floor) => {
+                ensure!(floor <= latest, IdentitiesError::FloorInFuture(floor));
+                ensure!(
+                    floor >= before,
+                    IdentitiesError::FloorFalls { floor, before }
+                );
+                floor
+            }
         };
-        self.decide(cluster, raise, ("FloorRaised", note), now)
-            .await
+        let value = (LOWEST_VALID_GENERATION_ANNOTATION, floor.to_string());
+        let note = format!("all node certificates of generations before {floor} are refused");
+        let decided = self.decide(&found, value, ("FloorRaised", note), now).await;
+        Ok((floor, decided?))
     }
 
     /// Allows this machine to claim names again, regardless of all revocations up to now. Returns the error if the
@@ -61,13 +67,12 @@ impl Identities {
         machine: ProviderId,
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
+        let (found, mut decisions, present) = self.decisions(cluster, now).await?;
         let note = format!("machine {machine} can claim node names again");
-        let release = |decisions: &mut RevocationDecisions| {
-            decisions.release(machine, now);
-            Ok((RELEASED_MACHINES_ANNOTATION, decisions.released_text()))
-        };
-        self.decide(cluster, release, ("MachineReleased", note), now)
-            .await
+        decisions.release(machine, present);
+        let value = (RELEASED_MACHINES_ANNOTATION, decisions.released_text());
+        let text = ("MachineReleased", note);
+        self.decide(&found, value, text, now).await
     }
 
     /// Cancels the release of a machine before it is revoked again.
@@ -134,23 +139,32 @@ impl Identities {
         call(patched_metadata(&api, &name, &parameters, &patch)).await
     }
 
-    /// Writes the annotation that `change` returns, and creates an Event.
-    async fn decide(
+    /// Reads the decisions about the Cluster that are not in the future. Returns the object that contains the decisions,
+    /// the decisions, and the present time on the API server.
+    async fn decisions(
         &self,
         cluster: &ObjectKey,
-        change: impl FnOnce(&mut RevocationDecisions) -> Result<(&'static str, String), IdentitiesError>,
+        now: SystemTime,
+    ) -> Result<(KubeletAuthentication, RevocationDecisions, SystemTime), IdentitiesError> {
+        let found = self.authentication(cluster).await?;
+        let present = self.present(now);
+        let decisions = RevocationDecisions::of_annotations(Some(found.annotations()));
+        Ok((found, decisions.until(present), present))
+    }
+
+    /// Writes the annotation, and creates an Event. Returns the error if the Event could not be created.
+    async fn decide(
+        &self,
+        found: &KubeletAuthentication,
+        value: (&str, String),
         (reason, note): (&str, String),
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
-        let found = self.authentication(cluster).await?;
-        let mut decisions =
-            RevocationDecisions::of_annotations(Some(found.annotations())).until(now);
-        let value = change(&mut decisions)?;
         let who = self.who().await;
-        self.annotate(&found, value, who.as_deref()).await?;
-        let namespace = &cluster.namespace;
+        self.annotate(found, value, who.as_deref()).await?;
+        let namespace = found.namespace().unwrap_or_default();
         let text = (reason, note, who);
-        let event = self.write_event(namespace, &found, text, now).await;
+        let event = self.write_event(&namespace, found, text, now).await;
         Ok(event.err())
     }
 }
