@@ -3,6 +3,7 @@
 mod floor;
 mod selected;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::ProviderId;
@@ -54,7 +55,7 @@ enum Act {
         #[arg(value_name = "NODE")]
         nodes: Vec<String>,
         /// Also reset the nodes without evidence whose Machines have these labels
-        #[arg(short = 'l', long, value_name = "LABELS")]
+        #[arg(short = 'l', long, value_name = "LABELS", value_parser = NonEmptyStringValueParser::new())]
         selector: Option<String>,
         /// Print the effect without making a change
         #[arg(long)]
@@ -109,7 +110,7 @@ struct Target {
     #[arg(required_unless_present = "selector", conflicts_with = "selector")]
     node: Option<String>,
     /// All nodes whose Machines have these labels, instead of one node
-    #[arg(short = 'l', long, value_name = "LABELS")]
+    #[arg(short = 'l', long, value_name = "LABELS", value_parser = NonEmptyStringValueParser::new())]
     selector: Option<String>,
 }
 
