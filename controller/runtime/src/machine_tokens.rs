@@ -118,7 +118,8 @@ impl MachineTokens {
     /// Recreates these Machines' own tokens, or the tokens of all Machines. Extends the expiry times of existing
     /// tokens.
     ///
-    /// Each token is valid for at least `life` from `now`. The command can be repeated. If a Machine's token cannot be
+    /// Each token is valid for at least `life` from now. `now` is the time on this machine, and counts only if the
+    /// management cluster's API server does not report a time. The command can be repeated. If a Machine's token cannot be
     /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.
     ///
     /// # Errors
@@ -155,6 +156,8 @@ impl MachineTokens {
                 machine: missing.clone(),
             });
         }
+        // If this machine's clock were used and were fast, the tokens would be valid for longer than the limit.
+        let now = self.management.server_time().now_or(now);
         // The Secret stores whole seconds.
         let end = Timestamp::try_from(now + life).map_or(Timestamp::MAX, |end| {
             Timestamp::from_second(end.as_second()).unwrap_or(end)

@@ -279,6 +279,21 @@ async fn a_token_with_a_later_expiry_keeps_it() {
     );
 }
 
+/// The clock of the operator's machine shows 1970.
+#[tokio::test]
+async fn the_lifetime_of_a_token_begins_at_the_time_of_the_api_server() {
+    let begin = UNIX_EPOCH + Duration::from_hours(24);
+    let management = management().with_server_time(begin);
+    let workload = workload(true, &[]);
+
+    recreate_in(&management, &workload, &["m1"], false)
+        .await
+        .unwrap();
+
+    let end = data(&workload.1, 0, "expiration");
+    assert!(end.starts_with("1970-01-02T01:0"), "{end}");
+}
+
 #[tokio::test]
 async fn a_cluster_without_enforcement_gets_no_token_unless_that_is_permitted() {
     let workload = workload(false, &[]);
