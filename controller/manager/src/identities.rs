@@ -12,11 +12,11 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{
-    Changed, Identities, IdentitiesError, NamedNodes, Restored,
+    Change, Changed, Identities, IdentitiesError, NamedNodes, Restored,
 };
 use serde::Serialize;
 
-use selected::{Change, names_of};
+use selected::names_of;
 
 use crate::error::{BoxError, Hinted};
 use crate::query::{Confirmation, Format, QueryOptions, aligned};

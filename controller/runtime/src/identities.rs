@@ -21,9 +21,11 @@ use serde_json::{Value, json};
 mod decisions;
 mod lost;
 mod restored;
+mod selected;
 
 pub use lost::NamedNodes;
 pub use restored::Restored;
+pub use selected::Change;
 
 use crate::capi::{ObjectKey, member_machines};
 use crate::client::{CallError, ClusterAccess, call};
