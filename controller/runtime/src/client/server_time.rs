@@ -36,7 +36,7 @@ impl Default for ServerTime {
 
 impl ServerTime {
     /// Creates a value as if the API server had responded with this time.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn at(date: SystemTime) -> Self {
         let at = elapsed();
         Self(Arc::new(Shared::new(

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
+use k8s_openapi::jiff::Timestamp;
 use kube::client::Body;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::{
@@ -83,7 +84,7 @@ async fn a_floor_without_a_time_refuses_certificates_of_the_present_second() {
 
         // The response contains whole seconds, so the present second can be the second after it.
         assert!((SERVER + 2..SERVER + LONGEST).contains(&floor), "{floor}");
-        let annotations = &written.lock()["metadata"]["annotations"];
+        let annotations = written.lock()["metadata"]["annotations"].clone();
         assert_eq!(
             annotations[LOWEST_VALID_GENERATION_ANNOTATION],
             floor.to_string()
@@ -128,14 +129,14 @@ async fn a_release_follows_a_revocation_on_machines_with_other_clocks() {
         let (revoking, patch) = with_annotations(json!({}));
         revoking.revoke(&record(), revoked_at).await.unwrap();
         let revoked = patch.lock()["spec"]["revoked"]["at"].clone();
-        let revoked: k8s_openapi::jiff::Timestamp = serde_json::from_value(revoked).unwrap();
+        let revoked: Timestamp = revoked.as_str().unwrap().parse().unwrap();
         for now in clocks() {
             let (identities, written) = with_annotations(annotations.clone());
             let machine = ProviderId::parse("metal:///m1").unwrap();
 
             identities.release(&cluster(), machine, now).await.unwrap();
 
-            let annotations = &written.lock()["metadata"]["annotations"];
+            let annotations = written.lock()["metadata"]["annotations"].clone();
             let releases = annotations[RELEASED_MACHINES_ANNOTATION].as_str().unwrap();
             let (first, second) = releases.split_once(' ').unwrap();
             let at: u64 = first.strip_prefix("metal:///m1@").unwrap().parse().unwrap();
