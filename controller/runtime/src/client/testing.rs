@@ -57,6 +57,7 @@ impl ClusterAccess {
     }
 
     /// Sets the time that the API server reported last.
+    #[must_use]
     pub fn with_server_time(self, date: SystemTime) -> Self {
         let server_time = ServerTime::at(date);
         Self {
