@@ -227,6 +227,13 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     let object = authentication(NAME, "prod-1", &report).to_string();
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
     assert_refused(admin.attempt(&apply, &object), "settings", MODE);
+    let replace = ["replace", "-f", "-"];
+    assert_refused(admin.attempt(&replace, &object), "settings", MODE);
+    for (field, message) in [("autoApproveBindings", MODE), ("exemptNodes", NO_EXEMPT)] {
+        let remove = json!([{"op": "remove", "path": format!("/spec/{field}")}]).to_string();
+        let words = [&["patch", "--type=json", "-p", &remove], &target[..]].concat();
+        assert_refused(admin.attempt(&words, ""), "settings", message);
+    }
     for key in [
         "released-machines",
         "lowest-valid-generation",
