@@ -119,8 +119,8 @@ impl MachineTokens {
     /// tokens.
     ///
     /// Each token is valid for at least `life` from now. `now` is the time on this machine, and counts only if the
-    /// management cluster's API server does not report a time. The command can be repeated. If a Machine's token cannot be
-    /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.
+    /// management cluster's API server does not report a time. The command can be repeated. If a Machine's token
+    /// cannot be read or written, its result has an [error](MachineToken::error), and other Machines are not affected.
     ///
     /// # Errors
     ///

@@ -139,8 +139,8 @@ impl Identities {
         call(patched_metadata(&api, &name, &parameters, &patch)).await
     }
 
-    /// Reads the decisions about the Cluster that are not in the future. Returns the object that contains the decisions,
-    /// the decisions, and the present time on the API server.
+    /// Reads the decisions about the Cluster that are not in the future. Returns the object that contains the
+    /// decisions, the decisions, and the present time on the API server.
     async fn decisions(
         &self,
         cluster: &ObjectKey,
