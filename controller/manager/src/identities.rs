@@ -215,7 +215,7 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             if !confirmation.ask(&effect_of_revocation(&found, is_listed))? {
                 return Ok((unchanged(output, &found)?, errors));
             }
-            let changed = identities.revoke(&found, now()).await?;
+            let changed = Box::pin(identities.change(&found, Change::Revoke, now())).await?;
             let identity = &changed.identity;
             output.print(identity, || {
                 let text = said_of_revocation(identity, &of, is_listed);
@@ -308,16 +308,12 @@ async fn reset_of(
             text: UNCHANGED,
         }));
     }
-    if !revoked {
-        return match found {
-            Some(found) => Ok(Ok(identities.reset(&found, now()).await?)),
-            None => Ok(Err(ONLY_RELEASED)),
-        };
+    if let (Some(found), None) = (&found, provider_id) {
+        let reset = Change::Reset { revoked: *revoked };
+        let changed = Box::pin(identities.change(found, reset, now())).await?;
+        return Ok(Ok(changed));
     }
-    let recorded = found.as_ref().map(|found| &found.spec.provider_id);
-    let machine = provider_id.as_ref().or(recorded);
-    let machine = machine.map(String::as_str).unwrap_or_default();
-    let machine = ProviderId::parse(machine)?;
+    let machine = ProviderId::parse(provider_id.as_deref().unwrap_or_default())?;
     let key = ObjectKey::new(namespace, cluster);
     identities.release(&key, machine, now()).await?;
     match found {
