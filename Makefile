@@ -88,7 +88,7 @@ test: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT))
 	@$(SAVE)
-	@$(call staged,$(MAKE) --jobs=2 $(STAGES_TESTED))
+	@$(call staged,$(MAKE) --jobs=3 $(STAGES_TESTED))
 	@$(SAVE)
 	@tests/stage --table
 	@echo "make test: everything passed"
@@ -99,15 +99,14 @@ test-all: prerequisites-all prerequisites-boots dependencies
 	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN))
 	@$(SAVE)
 	@# Tests wait more than they compute. The builds and checks that run at the same time get only idle time.
-	@$(call staged,$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle)
+	@$(call staged,$(MAKE) --jobs=4 $(STAGES_TESTED) stages-idle)
 	@$(call staged,$(MAKE) --jobs=3 stage-more-suites stages-idle-checks $(if $(LANDING),stage-landing))
 	@$(SAVE)
 	@tests/stage --table
 	@echo "make test-all: everything passed"
 
-STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
-  stage-scripts stage-fresh
-STAGES_TESTED := stage-suites stage-bench-limits
+STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-book stage-musl stage-fresh
+STAGES_TESTED := stage-suites stage-bench-limits stages-idle-scripts
 # These stages run before the tests, because apt drops its connections if it gets too little processor time.
 STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy stage-boots
 # These stages run one after the other, because apt locks the package lists of the host.
@@ -117,6 +116,10 @@ stage-boots: stage-selinux-policy
 # Runs the suite of `make test-long` that the commit selects.
 landing:
 	@tests/landing
+
+# No stage waits for these checks.
+stages-idle-scripts:
+	@chrt --idle 0 $(MAKE) --jobs=1 stage-scripts stage-machete
 
 # These targets run one after the other, and only while a processor is idle.
 stages-idle:
@@ -433,6 +436,6 @@ prerequisites-%:
 	@tests/prerequisites $*
 
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
-	stages-idle stages-idle-checks landing selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
+	stages-idle stages-idle-checks stages-idle-scripts landing selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init boots boots-debian ignition dependencies fmt deny \
 	advisories lint-prose machete mutants image image-arm64 image-fips signer-image chart release release-programs release-check helm fips fips-check packages-fips packages-fips-check cgroup2-check cosign

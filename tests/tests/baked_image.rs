@@ -12,12 +12,20 @@ const IMAGE: &str = "KUBELET_AUTHENTICATOR_IMAGE";
 fn a_machine_from_a_baked_image_joins_without_plugin_bootstrap_data() {
     let layers = std::env::var(IMAGE).expect("the layers of an image");
     let scene = Scene::attended("baked", Machines::Ec2OfImage(Attestor::AWS, layers));
-    let config = scene.stock_config();
+    let mut config = scene.stock_config();
     assert!(!config.to_string().contains("kubelet-authenticator"));
+    // The image sets this argument, without which the kubelet does not request a serving certificate.
+    let arguments = &mut config["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"];
+    let arguments = arguments.as_array_mut().unwrap();
+    let before = arguments.len();
+    arguments.retain(|argument| argument["name"] != "rotate-server-certificates");
+    assert_eq!(arguments.len() + 1, before, "{arguments:#?}");
 
     let deployment = scene.cluster.machine_deployment_of("pool-a", 1, config);
 
     let one = deployment.wait_until_running(1);
+    // The node also has a serving certificate.
+    assert!(scene.serves());
     let node = scene.wait_for_node_of(&one[0]);
     scene.on(&node, |machine| {
         let exec = machine.read("/etc/kubernetes/kubelet.conf").unwrap();

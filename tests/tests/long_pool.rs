@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::{Timestamp, ToSpan as _};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::machines::{Machines, PATIENCE, Scene, joinable};
+use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 use kubelet_authenticator_tests::management::{MachinePool, Order};
 use serde_json::{Value, json};
 
@@ -63,7 +63,12 @@ fn secret(scene: &Scene, token: &str) -> Option<Value> {
 /// The expiry time of this token.
 #[track_caller]
 fn end(scene: &Scene, token: &str) -> Timestamp {
-    let secret = secret(scene, token).expect("the token exists");
+    end_in(&secret(scene, token).expect("the token exists"))
+}
+
+/// The expiry time in the Secret for a token.
+#[track_caller]
+fn end_in(secret: &Value) -> Timestamp {
     let encoded = secret["data"]["expiration"].as_str().unwrap();
     let text = BASE64_STANDARD.decode(encoded).unwrap();
     String::from_utf8(text).unwrap().parse().unwrap()
@@ -153,4 +158,26 @@ fn a_pool_token_that_an_operator_deletes_is_replaced_and_stays_deleted() {
     wait_until_extended(&scene, &second);
     assert_eq!(tokens_of_provider(&scene), [second]);
     assert!(secret(&scene, &first).is_none());
+}
+
+#[test]
+fn a_pool_token_expires_after_its_pool_is_deleted() {
+    const NAMESPACE: &str = "deleted-pool";
+    let scene = Scene::unattended(joinable(NAMESPACE), Machines::Tpm(1));
+    scene.attend(&json!({"autoApproveBindings": ENFORCED}));
+    let pool = (scene.cluster).machine_pool_with_machines_of("pool-g", 0, scene.config());
+    let token = token_after(&pool, &[]);
+    wait_until_extended(&scene, &token);
+
+    let pools = "machinepools.cluster.x-k8s.io";
+    let words = ["delete", pools, "pool-g", "-n", NAMESPACE, "--wait=false"];
+    SITE.management.kubectl().ok(words);
+
+    let expired = poll(PATIENCE, || {
+        // Kubernetes deletes an expired token.
+        let left = secret(&scene, &token);
+        let left = left.is_some_and(|secret| end_in(&secret) > Timestamp::now());
+        (!left).then_some(())
+    });
+    assert!(expired.is_some(), "{:#?}", secret(&scene, &token));
 }

@@ -8,7 +8,10 @@ use std::sync::LazyLock;
 
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::Controllers;
-use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_test_support::settings::option;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::absence::assert_refused;
 use kubelet_authenticator_tests::controller::{
     Application, CLUSTER, Controller, Machine, PATIENCE, RealBed, conditions, inventory, is_issued,
@@ -16,6 +19,7 @@ use kubelet_authenticator_tests::controller::{
 };
 use kubelet_authenticator_tests::page::{Desk, repository, steps};
 use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::tpm::{PLUGIN, provider_id};
 use serde_json::{Value, json};
 
 /// The resource of node identities.
@@ -404,6 +408,55 @@ fn an_adopted_node_keeps_its_identity_after_a_restart() {
 
     let renewed = BED.who_is(&BED.kubeconfig_of(&second, &csr));
     assert_eq!(renewed["uid"], user["uid"]);
+}
+
+#[test]
+fn an_existing_node_is_adopted_only_by_option_and_with_its_tpm() {
+    const MACHINE: Machine = Machine::new("tpm-adopted", "");
+    let tpm = || TpmMachine::new(Swtpm::start().into(), EndorsementKey::P384);
+    let (own, other, files) = (tpm(), tpm(), Scratch::new("adopted"));
+    let keys = files.directory("keys");
+    fs::write(keys.join("current"), "0f".repeat(32)).unwrap();
+    let digest = provider_id(&own).replace("tpm://", "");
+    let list = json!([{"machine": MACHINE.name, "ekSha256": digest}]);
+    let setup = BED.tpm(&[MACHINE], &keys);
+    let setup = setup.spec(&json!({"tpm": {"endorsementKeys": {"allowList": list}}}));
+    let (user, group) = ("system:node:tpm-adopted", Some("system:nodes"));
+    let certificate = BED.cluster.client_cert_kubeconfig(user, group);
+    let renew = |state: &str, tpm: &TpmMachine, code: i32| {
+        let settings = [
+            ("bootstrapKubeconfig", certificate.display().to_string()),
+            ("stateDirectory", files.join(state).display().to_string()),
+            ("nodeName", MACHINE.name.to_owned()),
+            ("providerID", MACHINE.provider_id()),
+            ("tpm.tcti", tpm.tpm().tcti()),
+        ];
+        let mut plugin = Command::new(program(PLUGIN));
+        plugin.args(settings.map(|(key, value)| option(key, value)));
+        let output = plugin.args(["renew", "--force"]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        error
+    };
+
+    let controller = setup.start();
+    let error = renew("refused", &own, 12);
+    assert!(error.contains("RequesterUidMissing"), "{error}");
+    assert_eq!(controller.stop(), Some(0));
+
+    let setup = setup.spec(&json!({"adoption": "Allow"}));
+    let controller = setup.start();
+    let error = renew("other", &other, 12);
+    assert!(error.contains("EndorsementKeyOfAnotherMachine"), "{error}");
+    renew("adopted", &own, 0);
+    let spec = identity(MACHINE)["spec"].take();
+    assert_eq!(spec["endorsementKeySHA256"], digest, "{spec:#}");
+    assert_eq!(spec["generation"], 1, "{spec:#}");
+    assert_eq!(controller.stop(), Some(0));
+
+    let _controller = setup.start();
+    renew("adopted", &own, 0);
+    assert_eq!(identity(MACHINE)["spec"]["uid"], spec["uid"]);
 }
 
 #[test]

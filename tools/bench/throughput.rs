@@ -19,6 +19,7 @@ use kubelet_authenticator_tests::controller::Application;
 use kubelet_authenticator_tests::fleet::{authorize, management};
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster, workload_kubeconfig};
 use kubelet_authenticator_tests::program;
+use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -257,14 +258,17 @@ impl World {
         let is_ours = |event: &&Value| event["reportingController"] == USER;
         let events = kubectl.json(["get", "events.events.k8s.io", "-A"]);
         let events = events["items"].as_array().unwrap();
-        let written = |what: &str| {
+        let of_one = |what: &str| {
             let all = calls.iter().filter(|(name, _)| name.contains(what));
-            all.map(|(_, count)| count).sum::<f64>()
+            let written = all.map(|(_, count)| count).sum::<f64>();
+            (written / MACHINES as f64).min(1.0)
         };
         let copies = ideal_client::Copies {
             record: kubectl.json(["get", "nodeidentities", "-A"])["items"][0].take(),
             event: events.iter().find(is_ours).unwrap().clone(),
-            event_every: (MACHINES as f64 / written("POST events/")).round() as usize,
+            events: of_one("POST events/"),
+            machine: self.machine_with_condition(),
+            conditions: of_one(" machines/status "),
             certificate: self.certificate(),
         };
         let (management, workload) = (
@@ -284,6 +288,23 @@ impl World {
         let row = measure(&self.runtime, self.workload(), name, &requests);
         client.abort();
         row
+    }
+
+    /// One of the Machines with the controller's condition, without all other fields.
+    fn machine_with_condition(&self) -> Value {
+        let kubectl = self.management.kubectl();
+        let machines = kubectl.json(["get", "machines.v1beta2.cluster.x-k8s.io", "-A"]);
+        let machines = machines["items"].as_array().unwrap();
+        let told = machines.iter().find_map(|machine| {
+            let mut conditions = machine["status"]["conditions"].as_array()?.iter();
+            let condition = conditions.find(|one| one["type"] == NODE_ATTESTED)?;
+            Some(json!({
+                "apiVersion": machine["apiVersion"], "kind": machine["kind"],
+                "metadata": {"namespace": machine["metadata"]["namespace"]},
+                "status": {"conditions": [condition]},
+            }))
+        });
+        told.expect("the controller has written a condition")
     }
 
     /// One of the issued certificates.

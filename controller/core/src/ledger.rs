@@ -24,7 +24,10 @@ pub use absences::{Absences, MISSING_MACHINE_TIMEOUT};
 pub use garbage_collect::{FailedUpdates, SweepAction, SweepReport, Swept};
 pub use grant_reason::{GrantReason, ReenrolReason};
 pub use policy::{Adoption, LedgerPolicy};
-pub use record::{Opening, Record, RecordHolder, RequestRef, SeenBoot, whole_seconds};
+pub use record::{
+    MAX_CLOCK_DIFFERENCE, Opening, PresentTime, Record, RecordHolder, RequestRef, SeenBoot,
+    whole_seconds,
+};
 pub use record_ledger::RecordLedger;
 pub use records::{
     AllRecords, LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError,

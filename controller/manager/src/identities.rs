@@ -315,7 +315,8 @@ async fn reset_of(
     }
     let machine = ProviderId::parse(provider_id.as_deref().unwrap_or_default())?;
     let key = ObjectKey::new(namespace, cluster);
-    identities.release(&key, machine, now()).await?;
+    let released = identities.release(&key, machine, found.as_ref(), now());
+    released.await?;
     match found {
         Some(found) => Ok(Ok(identities.reset_revoked(&found, now()).await?)),
         None => Ok(Err(ONLY_RELEASED)),

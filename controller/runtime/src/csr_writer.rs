@@ -33,7 +33,7 @@ use node_attestation_core::request::{ApprovalReason, Issued};
 
 use crate::client::{CONTROLLER, CallError, Excess, call, post};
 use crate::queue::{allowance, lean, memory};
-use crate::watch::{Lenient, readable_one_of, replaced_part};
+use crate::watch::{readable_one_of, replaced_part_metadata};
 
 /// The limit on memory for data that an API server adds to an approved request. The memory is held until the answer is
 /// written.
@@ -49,8 +49,8 @@ pub trait RequestStore: Debug + Send + Sync {
     /// Reads the request with this name. Returns `None` if it does not exist.
     async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError>;
 
-    /// Replaces the request through this subresource, if its `resourceVersion` has not changed. Returns the new
-    /// version.
+    /// Replaces the request through this subresource, if its `resourceVersion` has not changed. Returns `request` with
+    /// the metadata of the new version.
     async fn update(
         &self,
         subresource: &'static str,
@@ -74,15 +74,12 @@ impl RequestStore for KubeStore {
     ) -> Result<CertificateSigningRequest, CallError> {
         let name = request.metadata.name.as_deref().unwrap_or_default();
         let parameters = post(CONTROLLER);
-        let answer = replaced_part(self, (subresource, name), &parameters, request);
-        let Lenient {
-            metadata, object, ..
-        } = call(answer).await?;
-        // The write is complete. The next write needs only the new version.
-        Ok(object.unwrap_or_else(|_| CertificateSigningRequest {
-            metadata,
+        // A later write needs only the new version. Kubernetes keeps the stored spec, and the times of an approval.
+        let metadata = replaced_part_metadata(self, (subresource, name), &parameters, request);
+        Ok(CertificateSigningRequest {
+            metadata: call(metadata).await?,
             ..request.clone()
-        }))
+        })
     }
 }
 

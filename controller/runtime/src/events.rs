@@ -34,7 +34,7 @@ use crate::client::{CONTROLLER, in_time};
 use crate::log_lines::ClusterLines;
 use crate::object_key::ObjectKey;
 use crate::turns::FairRate;
-use crate::watch::created;
+use crate::watch::created_metadata;
 
 mod in_line;
 mod limiter;
@@ -304,11 +304,9 @@ pub(crate) async fn write_one(
 async fn write(client: Client, event: Event) -> bool {
     let namespace = event.metadata.namespace.as_deref();
     let api: Api<Event> = Api::namespaced(client, namespace.unwrap_or(NAMESPACE));
-    let written = in_time(
-        EVENT_DEADLINE,
-        created(&api, &PostParams::default(), &event),
-    )
-    .await;
+    let parameters = PostParams::default();
+    let created = created_metadata(&api, &parameters, &event);
+    let written = in_time(EVENT_DEADLINE, created).await;
     let written = written.map_err(Unavailable::from);
     if let Err(error) = &written {
         tracing::debug!(error = error_chain(error), "cannot write the Event");

@@ -286,12 +286,6 @@ impl Identities {
         self.write(identity, patch, text, now).await
     }
 
-    /// The time of a decision about revocations. `now` is the time on this machine, and counts only before the first
-    /// response from the API server: the decisions of all operators must be in order, although their clocks differ.
-    fn present(&self, now: SystemTime) -> SystemTime {
-        self.management.server_time().latest_or(now)
-    }
-
     /// Patches the record, if it still has the version that the operator has read.
     async fn write(
         &self,
@@ -485,7 +479,10 @@ mod tests {
             let event_error = match act {
                 "revoke" => identities.revoke(&record(), now).await.unwrap().event_error,
                 "reset" => identities.reset(&record(), now).await.unwrap().event_error,
-                "release" => identities.release(&cluster, machine(), now).await.unwrap(),
+                "release" => {
+                    let released = identities.release(&cluster, machine(), None, now);
+                    released.await.unwrap()
+                }
                 _ => {
                     let raised = identities.raise_floor(&cluster, Some(0), now).await;
                     raised.unwrap().1

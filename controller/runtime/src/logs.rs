@@ -27,7 +27,7 @@ const MAX_NAME_LEN: usize = 253;
 pub(crate) struct Subject<'a> {
     name: &'a str,
     requester: &'a str,
-    node: Option<NodeName>,
+    request: &'a [u8],
     provider: Option<Provider>,
 }
 
@@ -39,13 +39,24 @@ impl<'a> Subject<'a> {
         signers.contains(&signer).then(|| provider.as_str())
     }
 
-    /// Creates the fields. Includes the requested node name if it is valid.
+    /// Creates the fields.
     pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
         Self {
             name: shown(request.metadata.name.as_ref()),
             requester: shown(request.spec.username.as_ref()),
-            node: claimed_node(&request.spec.request.0),
+            request: &request.spec.request.0,
             provider: Provider::of_client_signer(&request.spec.signer_name),
+        }
+    }
+
+    /// The requested node name, if it is valid. The checks of a granted request have already parsed the name.
+    fn node(&self, decision: &Decision) -> Option<NodeName> {
+        match decision {
+            Decision::Issue(certificate) => Some(certificate.node_name.clone()),
+            Decision::Approve(approval) => Some(approval.node_name().clone()),
+            Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) | Decision::Retry(_) => {
+                claimed_node(self.request)
+            }
         }
     }
 }
@@ -190,7 +201,8 @@ pub(crate) fn decision(
     };
     let (outcome, reason) = (outcome(&decided.decision), reason(&decided.decision));
     let check = decided.steps.last().map(|step| step.check);
-    let node = subject.node.as_ref().map(NodeName::as_str);
+    let node = subject.node(&decided.decision);
+    let node = node.as_ref().map(NodeName::as_str);
     let provider = subject.provider.as_ref().map(Provider::as_str);
     let millis = millis(whole);
     let left_out = match &decided.decision {

@@ -41,7 +41,6 @@ use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::crd::{AutoApproveBindings, KubeletAuthentication};
 use node_attestation_core::decide::Context;
-use node_attestation_core::serving::ServiceRanges;
 use node_attestation_core::signer::{InvalidCa, Signer};
 use node_attestation_core::verifier::{VerifierUnavailable, Verifiers};
 use zeroize::Zeroizing;
@@ -52,7 +51,6 @@ use crate::csr_writer::{KubeStore, RequestStore};
 use crate::events::Events;
 use crate::external_signer::ExternalSigner;
 use crate::file_inventory::ClusterInventory;
-use crate::hardening::{HardeningError, service_ranges};
 use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
@@ -63,6 +61,7 @@ use crate::worker;
 mod assembly;
 mod findings;
 mod records;
+mod service_addresses;
 #[cfg(feature = "testing")]
 mod testing;
 
@@ -253,7 +252,7 @@ impl Standalone {
             let client = client.clone();
             tokio::spawn(async move {
                 examine(&client, &signers).await;
-                read_service_ranges(&client, &services).await;
+                service_addresses::read_repeatedly(&client, &services).await;
             })
         };
         let observed = (Arc::default(), worker::UnreadableRequests::default());
@@ -340,30 +339,6 @@ async fn examine(client: &kube::Client, signers: &[String]) {
         tracing::debug!(
             error,
             "cannot read the controller's permissions from the API server"
-        );
-        tokio::time::sleep(EXAMINE_RETRY).await;
-    }
-}
-
-/// Reads the Service addresses, in addition to the addresses in the inventory.
-async fn read_service_ranges(client: &kube::Client, services: &ServiceRanges) {
-    loop {
-        let error = match service_ranges::read(client).await {
-            Ok(read) => return services.add(read.ranges, read.are_all),
-            Err(error) => error,
-        };
-        let is_outage = matches!(error, HardeningError::Unavailable { .. });
-        let error = error_chain(&error);
-        if !is_outage {
-            tracing::warn!(
-                error,
-                "cannot read the addresses of Services; only the addresses in serviceRanges are refused"
-            );
-            return;
-        }
-        tracing::debug!(
-            error,
-            "cannot read the addresses of Services yet; the controller retries"
         );
         tokio::time::sleep(EXAMINE_RETRY).await;
     }

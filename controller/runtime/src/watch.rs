@@ -56,7 +56,8 @@ pub(crate) use steps::is_short_version;
 use steps::{Source, steps};
 pub use written::patched_metadata;
 pub(crate) use written::{
-    created, deleted, patched, patched_status, replaced, replaced_part, reviewed,
+    created, created_metadata, deleted, patched, patched_status, replaced, replaced_part_metadata,
+    reviewed,
 };
 
 /// An object whose kind is known only at run time, decoded as `K`.

@@ -68,7 +68,7 @@ pub fn run(
         queue: Queue::new(&lines),
         line: pipeline.turns(),
         waiting: None,
-        pipeline,
+        pipeline: Arc::new(pipeline),
         tasks: JoinSet::new(),
         skipped: Skipped::of_cluster("CertificateSigningRequest", lines.clone()),
         unreadable,
@@ -117,7 +117,8 @@ async fn serve(
 
 struct Worker {
     signers: BTreeSet<String>,
-    pipeline: Pipeline,
+    /// Requests in progress share the pipeline, because it can contain long lists.
+    pipeline: Arc<Pipeline>,
     queue: Queue,
     /// The cluster's queue for the turns that all clusters share. A request holds its turn from its start until its
     /// answer.

@@ -45,6 +45,8 @@ impl RealBed {
             Provider::INSECURE.client_signer(),
             Provider::NULL.client_signer(),
             Provider::NULL.serving_signer(),
+            Provider::TPM.client_signer(),
+            Provider::TPM.serving_signer(),
             BUILT_IN_CLIENT_SIGNER.to_owned(),
             BUILT_IN_SERVING_SIGNER.to_owned(),
         ];
@@ -138,6 +140,15 @@ impl RealBed {
     pub fn insecure_as(&self, user: &str, machines: &[Machine]) -> Setup {
         let program = program("node-attestation-controller");
         self.setup(user, &program, machines).allowing_insecure()
+    }
+
+    /// Sets up `node-attestation-controller` for machines with TPMs. This directory contains the challenge key.
+    pub fn tpm(&self, machines: &[Machine], keys: &Path) -> Setup {
+        let program = program("node-attestation-controller");
+        let setup = self.setup(CONTROLLER, &program, machines);
+        setup
+            .args(&[Path::new("--tpm-challenge-keys"), keys])
+            .spec(&json!({"authorizedAttestors": ["tpm"]}))
     }
 
     /// Sets up `node-attestation-controller` for these machines, with a CA whose key is in an external signer.

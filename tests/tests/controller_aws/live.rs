@@ -122,6 +122,9 @@ fn the_live_check_of_aws_passes_on_a_simulated_instance() {
         "| 5 | the name in EC2 and the host name have one first label | ok |".to_owned(),
         "| 6 | the role can be assumed, and describes the instance | not checked |".to_owned(),
         "| 8 | CloudTrail and GuardDuty | not checked | by hand".to_owned(),
+        "| 1 | STS answers a call from another host, as from the controller | not checked |"
+            .to_owned(),
+        "| 3 | STS refuses an expired token | not checked | by hand".to_owned(),
     ] {
         assert!(report.contains(&row), "{row}\n{report}");
     }
@@ -201,6 +204,22 @@ fn the_live_check_of_aws_ends_the_instance_that_it_starts() {
     let data = cloud.moto().ec2(ACCOUNT, REGION).user_data(started);
     assert_eq!(data.matches("shutdown -h +25").count(), 2, "{data}");
     assert!(data.len() < 16 * 1024, "{}", data.len());
+}
+
+#[test]
+fn the_live_check_of_aws_names_a_type_whose_cost_it_does_not_know() {
+    let cloud = Cloud::start();
+
+    let output = shell(&cloud, "python3 \"$live\" --type m6i.large");
+
+    // Without --yes, the script only prints the cost.
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8(output.stdout).unwrap();
+    let cost = "Expected cost: one m6i.large for about 15 minutes, at most 1 hour, ";
+    assert!(told.starts_with(cost), "{told}");
+    assert!(told.contains("Look up the price of m6i.large"), "{told}");
+    assert!(!told.contains("USD"), "{told}");
+    assert_eq!(cloud.moto().count("RunInstances"), 0);
 }
 
 #[test]

@@ -267,6 +267,26 @@ impl Node {
         let state = Scratch::new("another");
         let output = self.renew_with(&state.join("state"), &[("tpm.tcti", tpm.tcti())]);
         assert_eq!(output.status.code(), Some(12), "{output:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("EndorsementKeyOfAnotherMachine"), "{error}");
+    }
+
+    /// Asserts that the node cannot renew, and waits until the plugin reports the reason: the node is revoked. During a
+    /// back-off, the plugin does not send a request.
+    #[track_caller]
+    pub fn cannot_renew(&self) {
+        let mut last = String::new();
+        let refused = poll(SWEPT, || {
+            let output = self.renew();
+            assert!(!output.status.success(), "{}: {output:?}", self.name);
+            last = String::from_utf8_lossy(&output.stderr).into_owned();
+            // The reason of a denial, or the message of the admission policy.
+            ["IdentityRevoked", "is revoked"]
+                .iter()
+                .any(|reason| last.contains(reason))
+                .then_some(())
+        });
+        assert!(refused.is_some(), "{}: {last}", self.name);
     }
 
     /// A kubeconfig that contains the node's current certificate.

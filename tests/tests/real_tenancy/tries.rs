@@ -6,7 +6,10 @@ use kubelet_authenticator_test_support::sts::Trust;
 use serde_json::{Value, json};
 
 use crate::admin::Admin;
-use crate::bed::{PATIENCE, SITE, STATIC_IDENTITY, Tenant, outcomes_with, role, static_identity};
+use crate::bed::{
+    PATIENCE, ROLE_IDENTITY, SITE, STATIC_IDENTITY, Tenant, identity, outcomes_with, role,
+    static_identity,
+};
 use crate::service_accounts::{
     grant_tokens, name_identity, role_of_service_account, service_account,
 };
@@ -61,6 +64,34 @@ fn a_role_that_sts_refuses_is_reported_before_the_first_node() {
     let message = tenant.condition(READY, "False", "AssumeRoleDenied");
 
     assert!(message.starts_with(&arn), "{message}");
+}
+
+#[test]
+fn a_corrected_trust_policy_is_accepted_before_the_first_node() {
+    const NAME: &str = "tried-corrected";
+    const SOURCE: &str = "200000000163";
+    const THEIRS: &str = "200000000164";
+    static_identity(NAME, SOURCE);
+    let arn = role(THEIRS, "nodes");
+    let trust = Trust::of(&format!("arn:aws:iam::{SOURCE}:user/{NAME}"));
+    let sts = SITE.cloud.sts();
+    sts.role(&arn, trust.clone().external_id("another-id"));
+    let nodes = json!({
+        "roleARN": arn, "allowedNamespaces": {"list": [NAME]}, "externalID": NAME,
+        "sourceIdentityRef": {"kind": STATIC_IDENTITY, "name": NAME},
+    });
+    identity(ROLE_IDENTITY, NAME, &nodes);
+    let tenant = Tenant::of_provider(NAME, ROLE_IDENTITY, NAME);
+    let message = tenant.condition(READY, "False", "AssumeRoleDenied");
+    assert!(message.starts_with(&arn), "{message}");
+
+    sts.role(&arn, trust.external_id(NAME));
+
+    tenant.condition(READY, "True", "CredentialsAccepted");
+    let outcomes = outcomes_with(THEIRS);
+    let accepted = outcomes.iter().filter(|outcome| *outcome == "OK");
+    assert_eq!(accepted.count(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.last().map(String::as_str), Some("OK"));
 }
 
 #[test]

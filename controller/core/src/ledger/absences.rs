@@ -80,16 +80,18 @@ impl Absences {
     }
 
     /// Records a round. `missing` contains all missing machines. `leaving` contains the machines that are being
-    /// deleted, and the missing machines whose deletion was observed. Returns the records whose machines no longer
-    /// exist. `elapsed` is a monotonic time.
+    /// deleted, and the missing machines whose deletion was observed. `unknown` contains the machines that could not be
+    /// looked up, which restarts their absence, but does not undo an observed deletion. Returns the records whose
+    /// machines no longer exist. `elapsed` is a monotonic time.
     pub(super) async fn round(
         &self,
         missing: BTreeSet<Holding>,
-        leaving: BTreeSet<Holding>,
+        (leaving, unknown): (BTreeSet<Holding>, BTreeSet<Holding>),
         elapsed: Duration,
     ) -> Gone {
         let is_missing = |holding: &Holding| missing.contains(holding);
-        retain(&self.state, |state| &mut state.leaving, is_missing).await;
+        let may_be_gone = |holding: &Holding| is_missing(holding) || unknown.contains(holding);
+        retain(&self.state, |state| &mut state.leaving, may_be_gone).await;
         retain(&self.state, |state| &mut state.since, is_missing).await;
         let mut pace = Pace::default();
         for holding in leaving {

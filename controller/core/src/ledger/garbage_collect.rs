@@ -217,7 +217,7 @@ impl RecordLedger {
         let mut names = BTreeSet::new();
         let mut found = Vec::with_capacity(all.len());
         let (mut missing, mut leaving) = (BTreeSet::new(), BTreeSet::new());
-        let mut live = 0;
+        let (mut unknown, mut live) = (BTreeSet::new(), 0);
         let is_missing = |holder| matches!(holder, HolderState::Gone | HolderState::Contradicted);
         for stored in &*all {
             let record = &stored.record;
@@ -234,12 +234,15 @@ impl RecordLedger {
                     }
                 } else if holder == Some(HolderState::Leaving) {
                     leaving.insert(holding(record));
+                } else if holder.is_none() {
+                    unknown.insert(holding(record));
                 }
             }
             pace.step().await;
         }
         retain(&self.issued, |issued| issued, |name| names.contains(name)).await;
-        let mut gone = self.absences.round(missing, leaving, elapsed).await;
+        let gone = self.absences.round(missing, (leaving, unknown), elapsed);
+        let mut gone = gone.await;
         swept.held_back = self.absences.hold_back(&mut gone, live);
         let (mut overdue, mut removals) = (BTreeSet::new(), BTreeMap::new());
         for (stored, holder) in found {

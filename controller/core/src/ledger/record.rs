@@ -22,7 +22,25 @@ pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
 /// The maximum difference between the clocks of an operator's machine and of the controller. A decision that is later
 /// by more than this difference does not come from an operator's command.
-pub(super) const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
+pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_mins(10);
+
+/// The present time on two clocks that can differ: the clock of this machine, and the clock of an API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PresentTime {
+    /// The earlier of the two times. Certificates that have expired at this time have expired on both clocks.
+    pub earlier: SystemTime,
+    /// The later of the two times. A decision after this time is in the future on both clocks.
+    pub later: SystemTime,
+}
+
+impl From<SystemTime> for PresentTime {
+    fn from(now: SystemTime) -> Self {
+        Self {
+            earlier: now,
+            later: now,
+        }
+    }
+}
 
 /// The record for one node name: the holder of the name, and the holder's key.
 ///
@@ -341,8 +359,8 @@ impl Record {
 
     /// The time of this revocation. A time in the future, which no command writes, counts as the time of the claim:
     /// otherwise, no reset could end the revocation.
-    pub(super) fn revocation_time(&self, revoked: Revoked, now: SystemTime) -> SystemTime {
-        let latest = now + MAX_CLOCK_DIFFERENCE;
+    pub(super) fn revocation_time(&self, revoked: Revoked, now: PresentTime) -> SystemTime {
+        let latest = now.later + MAX_CLOCK_DIFFERENCE;
         if revoked.at > latest {
             self.opened.time
         } else {
@@ -355,8 +373,9 @@ impl Record {
     pub fn revoked_generations(
         &self,
         longest: Duration,
-        now: SystemTime,
+        now: impl Into<PresentTime>,
     ) -> Option<RevokedGenerations> {
+        let now = now.into();
         let present = match (&self.tombstone, &self.revoked) {
             (Some(tombstone), _) => Some(tombstone.until),
             (None, Some(revoked)) if self.is_revoked() => {
@@ -364,7 +383,10 @@ impl Record {
             }
             (None, _) => None,
         };
-        let until = self.former_until.max(present).filter(|end| *end > now)?;
+        let until = self
+            .former_until
+            .max(present)
+            .filter(|end| *end > now.earlier)?;
         let lowest_valid = match (present, self.superseded) {
             (Some(_), _) => self.generation.saturating_add(1),
             (None, superseded) => superseded.unwrap_or(self.generation),

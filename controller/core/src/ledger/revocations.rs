@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::names::ProviderId;
 
-use super::record::{MAX_CLOCK_DIFFERENCE, Record};
+use super::record::{MAX_CLOCK_DIFFERENCE, PresentTime, Record};
 use super::records::Stored;
 use crate::crd::{
     LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION, RevokedKey,
@@ -237,8 +237,12 @@ pub struct RecordRevocations {
 impl RecordRevocations {
     /// Returns the revoked certificates and keys from these records, as [`RevokedNodeCredentialsSpec::of_records`]
     /// does. Other tasks run between pages of records.
-    pub async fn read(records: &[Arc<Stored>], longest: Duration, now: SystemTime) -> Self {
-        let mut read = Self::default();
+    pub async fn read(
+        records: &[Arc<Stored>],
+        longest: Duration,
+        now: impl Into<PresentTime>,
+    ) -> Self {
+        let (mut read, now) = (Self::default(), now.into());
         let mut pace = Pace::default();
         for stored in records {
             if let Some(end) = read.list.add(&stored.record, longest, now) {
@@ -382,13 +386,13 @@ impl RevokedNodeCredentialsSpec {
     ) -> Self {
         let mut list = Self::default();
         for record in records {
-            list.add(record, longest, now);
+            list.add(record, longest, now.into());
         }
         list
     }
 
     /// Adds the revoked certificates and the key of this record. Returns the time at which these entries expire.
-    fn add(&mut self, record: &Record, longest: Duration, now: SystemTime) -> Option<SystemTime> {
+    fn add(&mut self, record: &Record, longest: Duration, now: PresentTime) -> Option<SystemTime> {
         let revoked = record.revoked_generations(longest, now)?;
         let mut own = Self::default();
         own.revoked.insert(record.uid.to_string(), revoked);

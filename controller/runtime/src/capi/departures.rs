@@ -1,7 +1,8 @@
 //! Machines whose deletion was observed in a watch.
 //!
 //! The sweep of the records reads the Machines only once per minute, and a Machine can be deleted in less time. A
-//! deletion that a watch reports is intended. A Machine that is only missing from a list does not count as deleted.
+//! deletion that a watch reports is intended. A Machine that is only missing from a list does not count as deleted. The
+//! same applies to a pool member without a Machine, which a scale-down removes from the pool's list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,14 +14,18 @@ use crate::memory::KeptLimit;
 use crate::shared::{Lock, Shared, Swept};
 
 /// The time for which a deletion is kept. The next sweep reads the deletion, and remembers it as long as the Machine is
-/// missing. Therefore this time only needs to be longer than the pause between two sweeps.
-const KEPT: Duration = Duration::from_hours(1);
+/// missing. During an outage of the workload cluster, and while a Cluster is not served, no sweep reads it.
+const KEPT: Duration = Duration::from_hours(24);
+
+/// The time for which a deletion is kept if there are many deletions. It is longer than the pause between two sweeps.
+const KEPT_AMONG_MANY: Duration = Duration::from_hours(1);
 
 /// The maximum number of deletions in one namespace: the number of nodes in the largest cluster that Kubernetes
 /// supports. If there are more deletions, the other deleted Machines count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
-/// The maximum number of deletions in all namespaces. Each deletion contains a name of at most 253 bytes.
+/// The maximum number of deletions in all namespaces. Each deletion contains a name, or a provider ID, of at most 253
+/// bytes.
 const MAX: usize = 50_000;
 
 /// The limit for all namespaces. The largest namespaces together leave a part of [`MAX`] for other namespaces.
@@ -52,8 +57,12 @@ impl Departures {
     pub(super) fn note(&self, machine: &ObjectKey) {
         let now = Instant::now();
         self.0.write(|State { seen, of_namespace }| {
+            let is_crowded = seen.len() > MAX / 2;
             seen.sweep(CHECKED, |other, at| {
-                let is_over = now.duration_since(*at) >= KEPT;
+                let count = of_namespace.get(&other.namespace).copied();
+                let are_many = is_crowded || count > Some(MAX_OF_NAMESPACE / 2);
+                let kept = if are_many { KEPT_AMONG_MANY } else { KEPT };
+                let is_over = now.duration_since(*at) >= kept;
                 if is_over {
                     release(of_namespace, &other.namespace);
                 }
@@ -116,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deletion_is_kept_for_an_hour_after_it_was_last_seen() {
+    async fn a_deletion_is_kept_for_a_day_after_it_was_last_seen() {
         let departures = Departures::default();
         let machine = key("a", 1);
         departures.note(&machine);
@@ -156,6 +165,22 @@ mod tests {
             .0
             .read(|state| (state.seen.len(), state.of_namespace.clone()));
         assert_eq!(left, (1, BTreeMap::from([("c".to_owned(), 1)])));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_deletions_of_a_namespace_are_kept_for_an_hour() {
+        let departures = Departures::default();
+        (0..MAX_OF_NAMESPACE).for_each(|number| departures.note(&key("a", number)));
+        departures.note(&key("b", 0));
+
+        advance(KEPT_AMONG_MANY).await;
+        (0..MAX_OF_NAMESPACE / CHECKED + 3).for_each(|_| departures.note(&key("c", 0)));
+
+        let left = departures.0.read(|state| state.of_namespace.clone());
+        let expected = [("a", MAX_OF_NAMESPACE / 2), ("b", 1), ("c", 1)];
+        let expected = expected.map(|(namespace, count)| (namespace.to_owned(), count));
+        assert_eq!(left, BTreeMap::from(expected));
+        assert!(departures.has(&key("b", 0)));
     }
 
     #[tokio::test(start_paused = true)]

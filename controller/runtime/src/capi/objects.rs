@@ -31,7 +31,7 @@ pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
 pub use machine::{Attested, NODE_ATTESTED, condition_digest};
 pub(super) use member_limit::MemberLimit;
-pub(super) use pool::{MachinePool, label_value, last_segment};
+pub(super) use pool::{ChangedMembers, MachinePool, label_value, last_segment};
 pub(super) use templates::{
     AnyControlPlane, ControlPlaneOf, ControlPlaneReference, KubeadmControlPlane, MachineDeployment,
     MachineTemplate, PoolConfig,

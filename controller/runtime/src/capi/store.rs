@@ -15,7 +15,7 @@ use node_attestation_core::unshared::Unshared;
 
 use super::api_discovery::NotServed;
 use super::objects::{
-    BootstrapConfig, Cluster, Machine, MachinePool, MemberLimit, ObjectKey, Watched,
+    BootstrapConfig, ChangedMembers, Cluster, Machine, MachinePool, MemberLimit, ObjectKey, Watched,
 };
 use crate::shared::{Lock, Shared, page};
 use crate::table::{Indexed, Table};
@@ -91,6 +91,11 @@ pub(super) trait Stored: Watched {
         None
     }
 
+    /// The members that differ from the stored version of this pool.
+    fn changed_members(&self, _store: &Store, _key: &ObjectKey) -> ChangedMembers {
+        ChangedMembers::default()
+    }
+
     /// An object that was stored only partly, and for which there is now enough memory. The object is in the next
     /// namespace after `_after` that has such an object.
     fn next_that_fits(_store: &Store, _after: Option<&str>) -> Option<ObjectKey> {
@@ -109,6 +114,11 @@ trait Member: Watched + Indexed + PartialEq {
     /// Whether this Machine is being deleted. `None` for a pool.
     fn deleting(&self) -> Option<bool> {
         None
+    }
+
+    /// The members that differ from the version of this pool in `_members`.
+    fn changed_in(&self, _members: &Members, _name: &str) -> ChangedMembers {
+        ChangedMembers::default()
     }
 
     /// Truncates the object to the memory that is left for its namespace, and counts the omitted part. Returns the
@@ -348,6 +358,18 @@ impl<M: Member> Stored for M {
         self.deleting()
     }
 
+    fn changed_members(&self, store: &Store, key: &ObjectKey) -> ChangedMembers {
+        // A Machine has no members, and most events are about Machines.
+        if self.deleting().is_some() {
+            return ChangedMembers::default();
+        }
+        let place = store
+            .0
+            .read(|places| Self::clusters(places).get(key).cloned());
+        let changed = |members: &Members| self.changed_in(members, &key.name);
+        place.map_or_else(ChangedMembers::default, |place| place.members.read(changed))
+    }
+
     fn next_that_fits(store: &Store, after: Option<&str>) -> Option<ObjectKey> {
         Self::next_with_room(store, after)
     }
@@ -411,6 +433,11 @@ impl Member for Machine {
 impl Member for MachinePool {
     fn cluster(&self) -> &str {
         &self.cluster
+    }
+
+    fn changed_in(&self, members: &Members, name: &str) -> ChangedMembers {
+        let before = members.pools.get(name);
+        before.map_or_else(ChangedMembers::default, |before| self.changed_from(before))
     }
 
     fn fit(store: &Store, key: &ObjectKey, pool: Option<&mut Self>) -> Option<MemberLimit> {

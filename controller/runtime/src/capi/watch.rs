@@ -10,12 +10,14 @@ use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
+use kubelet_attestation::names::ProviderId;
 use tokio::time::sleep;
 
 use super::api_discovery::served;
 use super::cache::Objects;
 use super::objects::{
-    Cluster, ClusterObserver, Fields, Machine, MachinePool, ObjectKey, Raw, Watched, cluster_of,
+    ChangedMembers, Cluster, ClusterObserver, Fields, Machine, MachinePool, ObjectKey, Raw,
+    Watched, cluster_of,
 };
 use super::rereads::Rereads;
 use super::selection::Selection;
@@ -28,6 +30,10 @@ use crate::watch::{
 
 /// The interval at which a missing kind is looked up again.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
+
+/// The maximum length of a recorded name, as for a Machine. The members of a pool with longer provider IDs count as
+/// missing after a scale-down.
+const MAX_NAME_LEN: usize = 253;
 
 /// Watches all kinds. Never returns.
 async fn watch_all(objects: Objects, selection: Selection, metrics: Metrics) {
@@ -261,11 +267,29 @@ impl Objects {
                 Some(false) => self.departures().forget(&key),
                 None => {}
             }
+            if let Some(object) = &object {
+                self.note_members(&key.namespace, object.changed_members(self.store(), &key));
+            }
             if let Some(limit) = self.put(&key, object) {
                 skipped.note(&metadata, &Unreadable::because(limit.reason()));
             }
         }
         Some(key)
+    }
+
+    /// Records which members of a pool were removed by a scale-down. The name of such a member is its provider ID.
+    fn note_members(&self, namespace: &str, changed: ChangedMembers) {
+        let ChangedMembers { added, removed } = changed;
+        let key = |id: &ProviderId| ObjectKey::new(namespace, id.as_str());
+        for id in &added {
+            self.departures().forget(&key(id));
+        }
+        for id in removed
+            .iter()
+            .filter(|id| id.as_str().len() <= MAX_NAME_LEN)
+        {
+            self.departures().note(&key(id));
+        }
     }
 }
 

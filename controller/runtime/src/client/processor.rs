@@ -84,13 +84,21 @@ impl Budgets {
         self.whole_at = Some(whole_at);
         let over = ((whole_at - now) / PARTS_OF_ALL).saturating_sub(BURST_OF_ALL);
         let price = 1 << over.as_secs().min(MAX_DOUBLINGS);
+        let add = |budget: &mut Budget| {
+            budget.whole_at = budget.whole_at.max(now) + time * PARTS * price;
+        };
+        // Each poll of a connection is charged, so a known namespace needs no copy of its name.
+        if let Some(budget) = self.namespaces.get_mut(namespace) {
+            add(budget);
+            return;
+        }
         let is_dead = |_: &_, budget: &mut Budget| budget.whole_at.max(budget.told_from) <= now;
         let namespaces = &mut self.namespaces;
         let budget = namespaces.get_or_insert_with(namespace.to_owned(), is_dead, || Budget {
             whole_at: now,
             told_from: now,
         });
-        budget.whole_at = budget.whole_at.max(now) + time * PARTS * price;
+        add(budget);
     }
 }
 

@@ -1,5 +1,14 @@
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::ACCEPT;
+use hyper::{Request, Response};
+use kube::client::Body;
+use node_attestation_core::testing::valid;
+use serde_json::json;
+
 use super::testing::MemoryStore;
 use super::*;
+use crate::client::ClusterAccess;
 
 /// A hostile API server that responds to an approval with this number of labels.
 #[derive(Debug)]
@@ -44,4 +53,36 @@ async fn a_much_larger_response_to_a_write_is_not_kept() {
         }
         assert!(is_approved(&store.0.request()));
     }
+}
+
+#[tokio::test]
+async fn a_write_reads_only_the_metadata_of_the_new_version() {
+    let access = ClusterAccess::in_memory(|request: Request<Body>| {
+        let accepted = request.headers().get(ACCEPT);
+        let accepted = accepted.map_or("", |accepted| accepted.to_str().unwrap());
+        assert!(accepted.contains("PartialObjectMetadata"), "{accepted}");
+        let version = match request.uri().path().rsplit('/').next() {
+            Some(APPROVAL) => "8",
+            _ => "9",
+        };
+        let answer = json!({"metadata": {"name": "a", "resourceVersion": version}}).to_string();
+        async move { Response::new(Full::new(Bytes::from(answer))) }
+    });
+    let store = KubeStore::all(access.client().clone());
+    let mut request = valid();
+    request.metadata.name = Some("a".to_owned());
+    request.metadata.resource_version = Some("7".to_owned());
+
+    let approved = approve(&store, request.clone(), ApprovalReason::NodeNameClaimed).await;
+    let approved = approved.unwrap();
+    assert!(is_approved(&approved));
+    assert_eq!(approved.metadata.resource_version.as_deref(), Some("8"));
+    assert_eq!(approved.spec, request.spec);
+
+    let issued = store.update(STATUS, &approved).await.unwrap();
+    assert_eq!(issued.metadata.resource_version.as_deref(), Some("9"));
+    assert_eq!(
+        (issued.spec, issued.status),
+        (approved.spec, approved.status)
+    );
 }

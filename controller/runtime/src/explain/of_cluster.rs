@@ -1,7 +1,7 @@
 //! Explains requests in a Cluster of a management cluster, using the same data as the Cluster's controller.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
@@ -131,7 +131,8 @@ async fn read(
         &Metrics::default(),
     );
     are_read(&records).await?;
-    let revocations = revocations(&access, authentication, &mut notes).await;
+    let latest = management.server_time().later(clock::now());
+    let revocations = revocations(&access, (authentication, latest), &mut notes).await;
     let of_cas = trusted.iter().map(|der| Audience::of_ca(der)).chain(of_ca);
     let cluster = cluster.clone();
     let context = Configuration::new(spec, checked, cluster, of_cas, verifiers, signer).context(
@@ -191,13 +192,13 @@ fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<Strin
 /// The revoked certificates, from the list in the workload cluster and from operators' decisions.
 async fn revocations(
     access: &ClusterAccess,
-    authentication: &KubeletAuthentication,
+    (authentication, now): (&KubeletAuthentication, SystemTime),
     notes: &mut Vec<String>,
 ) -> Revocations {
     let revocations = Revocations::default();
     let annotations = authentication.metadata.annotations.as_ref();
     let decisions = RevocationDecisions::of_annotations(annotations);
-    revocations.decide(decisions.until(clock::now()));
+    revocations.decide(decisions.until(now));
     notes.extend(RevocationDecisions::unread(annotations));
     match revocation::read(access.client()).await {
         Ok(list) => revocations.read(list),

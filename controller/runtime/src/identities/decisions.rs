@@ -7,10 +7,10 @@ use kube::api::{Api, Patch, PatchParams};
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::{
-    CHANGED_BY_ANNOTATION, KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION,
+    CHANGED_BY_ANNOTATION, KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION, NodeIdentity,
     RELEASED_MACHINES_ANNOTATION,
 };
-use node_attestation_core::ledger::RevocationDecisions;
+use node_attestation_core::ledger::{MAX_CLOCK_DIFFERENCE, RevocationDecisions};
 use node_attestation_core::time::unix_seconds;
 use serde_json::json;
 
@@ -35,7 +35,8 @@ impl Identities {
         now: SystemTime,
     ) -> Result<(u64, Option<CallError>), IdentitiesError> {
         let (found, decisions, present) = self.decisions(cluster, now).await?;
-        let before = decisions.floor;
+        // The controller ignores a later floor, so this floor is not kept, even if this machine's clock is fast.
+        let before = decisions.until(present).floor;
         // A certificate of the present second must be refused, too.
         let latest = unix_seconds(present).saturating_add(1);
         let floor = match floor {
@@ -55,8 +56,9 @@ impl Identities {
         Ok((floor, decided?))
     }
 
-    /// Allows this machine to claim names again, regardless of all revocations up to now. Returns the error if the
-    /// Event could not be created.
+    /// Allows this machine to claim names again, regardless of all revocations up to now. The revocation in `identity`,
+    /// the machine's record, can be later than now, if the clock of the machine on which it was made was fast. Returns
+    /// the error if the Event could not be created.
     ///
     /// # Errors
     ///
@@ -65,11 +67,17 @@ impl Identities {
         &self,
         cluster: &ObjectKey,
         machine: ProviderId,
+        identity: Option<&NodeIdentity>,
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
         let (found, mut decisions, present) = self.decisions(cluster, now).await?;
         let note = format!("machine {machine} can claim node names again");
-        decisions.release(machine, present);
+        // The controller ignores a later time, both of a revocation and of a release.
+        let latest = present + MAX_CLOCK_DIFFERENCE;
+        let revoked = identity.and_then(|identity| identity.spec.revoked);
+        let revoked = revoked.map(|revoked| revoked.at).filter(|at| *at <= latest);
+        let at = revoked.map_or(present, |at| at.max(present));
+        decisions.release(machine, at);
         let value = (RELEASED_MACHINES_ANNOTATION, decisions.released_text());
         let text = ("MachineReleased", note);
         self.decide(&found, value, text, now).await
@@ -100,8 +108,8 @@ impl Identities {
         Ok(())
     }
 
-    /// Whether the Cluster has a `KubeletAuthentication`. Without one, no controller installs the revocation list in the
-    /// workload cluster. `true` if the object cannot be read.
+    /// Whether the Cluster has a `KubeletAuthentication`. Without one, no controller installs the revocation list in
+    /// the workload cluster. `true` if the object cannot be read.
     pub async fn has_authentication(&self, cluster: &ObjectKey) -> bool {
         let found = self.authentication(cluster).await;
         !matches!(found, Err(IdentitiesError::NoAuthentication(_)))
@@ -139,8 +147,15 @@ impl Identities {
         call(patched_metadata(&api, &name, &parameters, &patch)).await
     }
 
-    /// Reads the decisions about the Cluster that are not in the future. Returns the object that contains the
-    /// decisions, the decisions, and the present time on the API server.
+    /// The time of an operator's decision. `now` is the time on this machine, and counts only before the first
+    /// response from the API server: the decisions of all operators must be in order, although their clocks differ.
+    pub(super) fn present(&self, now: SystemTime) -> SystemTime {
+        self.management.server_time().latest_or(now)
+    }
+
+    /// Reads the decisions about the Cluster, except decisions that are in the future both on the API server and on
+    /// this machine. Returns the object that contains the decisions, the decisions, and the present time on the API
+    /// server.
     async fn decisions(
         &self,
         cluster: &ObjectKey,
@@ -149,7 +164,9 @@ impl Identities {
         let found = self.authentication(cluster).await?;
         let present = self.present(now);
         let decisions = RevocationDecisions::of_annotations(Some(found.annotations()));
-        Ok((found, decisions.until(present), present))
+        // If one clock is slow, recent decisions seem to be in the future, and the next write would remove them.
+        let decisions = decisions.until(present.max(now));
+        Ok((found, decisions, present))
     }
 
     /// Writes the annotation, and creates an Event. Returns the error if the Event could not be created.

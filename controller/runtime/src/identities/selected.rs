@@ -64,7 +64,7 @@ impl Identities {
                 if let Ok(machine) = ProviderId::parse(provider_id) {
                     let namespace = identity.metadata.namespace.clone().unwrap_or_default();
                     let cluster = ObjectKey::new(namespace, cluster_name);
-                    self.release(&cluster, machine, now).await?;
+                    self.release(&cluster, machine, Some(identity), now).await?;
                 }
                 self.reset_revoked(identity, now).await
             }

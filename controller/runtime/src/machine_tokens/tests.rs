@@ -282,16 +282,29 @@ async fn a_token_with_a_later_expiry_keeps_it() {
 /// The clock of the operator's machine shows 1970.
 #[tokio::test]
 async fn the_lifetime_of_a_token_begins_at_the_time_of_the_api_server() {
-    let begin = UNIX_EPOCH + Duration::from_hours(24);
-    let management = management().with_server_time(begin);
-    let workload = workload(true, &[]);
+    let day = Duration::from_hours(24);
+    let (right, fast) = (UNIX_EPOCH + day, UNIX_EPOCH + 2 * day);
+    let with_time = |access: ClusterAccess, time: Option<SystemTime>| match time {
+        Some(time) => access.with_server_time(time),
+        None => access,
+    };
+    for (of_management, of_workload) in [
+        (Some(right), None),
+        (None, Some(right)),
+        // The workload cluster's API server determines whether a token has expired.
+        (Some(fast), Some(right)),
+    ] {
+        let management = with_time(management(), of_management);
+        let (access, secrets) = workload(true, &[]);
+        let workload = (with_time(access, of_workload), secrets);
 
-    recreate_in(&management, &workload, &["m1"], false)
-        .await
-        .unwrap();
+        let recreated = recreate_in(&management, &workload, &["m1"], false).await;
 
-    let end = data(&workload.1, 0, "expiration");
-    assert!(end.starts_with("1970-01-02T01:0"), "{end}");
+        let end = data(&workload.1, 0, "expiration");
+        assert!(end.starts_with("1970-01-02T01:0"), "{end}");
+        let recreated = recreated.unwrap();
+        assert_eq!(recreated, [token("m1", Some(("aaaaaa", end.as_str())))]);
+    }
 }
 
 #[tokio::test]

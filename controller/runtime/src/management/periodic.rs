@@ -10,7 +10,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{AutoApproveBindings, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
-use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT};
+use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT, PresentTime};
 use node_attestation_core::pace::{self, Pace};
 use tokio::time::{Instant, timeout};
 
@@ -357,8 +357,12 @@ impl PeriodicTasks {
 
     async fn revoke(&mut self) -> Result<(), RevocationListError> {
         let records = (self.records().await?, self.context.ledger.as_ref());
+        let times = PresentTime {
+            earlier: self.ended_by(),
+            later: self.server_time.later(now()),
+        };
         self.revoked
-            .publish(self.access.client(), records, self.ended_by())
+            .publish(self.access.client(), records, times)
             .await
     }
 

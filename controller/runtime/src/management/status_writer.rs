@@ -22,7 +22,7 @@ use crate::capi::ObjectKey;
 use crate::client::in_time;
 use crate::metrics::{Metrics, Written};
 use crate::turns::FairRate;
-use crate::watch::{readable_one_of, replaced_part};
+use crate::watch::{readable_one_of, replaced_part_metadata};
 
 /// The deadline for one write.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -126,7 +126,7 @@ impl StatusWriter {
             status.conditions.extend(others);
         }
         let options = PostParams::default();
-        replaced_part(&self.api, ("status", name), &options, &next).await?;
+        replaced_part_metadata(&self.api, ("status", name), &options, &next).await?;
         Ok(())
     }
 }

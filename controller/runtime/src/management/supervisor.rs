@@ -283,12 +283,13 @@ impl Supervisor {
             ClusterPhase::Serving { attestors, .. } => attestors,
             ClusterPhase::Waiting | ClusterPhase::Stopped(_) => Vec::new(),
         };
+        let latest = self.shared.controller.server_time.later(now());
         self.reporting.report(Report {
             authentication,
             status,
             infra_cluster: infra_cluster.filter(|_| self.running.is_some()),
             attestors,
-            floor: self.revocations.known_floor(now()),
+            floor: self.revocations.known_floor(latest),
         });
     }
 
@@ -305,8 +306,10 @@ impl Supervisor {
         let turn = self.parsing.turn().await;
         let decisions = self.parsed.decisions(authentication);
         let known = self.revocations.decisions().floor;
+        // With a slow clock, the latest decisions of operators would seem to be in the future.
+        let latest = controller.server_time.later(now());
         self.revocations
-            .decide(decisions.shared_until_or(now(), known));
+            .decide(decisions.shared_until_or(latest, known));
         let inputs = Inputs {
             authentication,
             sources: &self.sources,

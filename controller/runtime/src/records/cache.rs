@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kube::Resource as _;
@@ -16,6 +17,7 @@ use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Identity;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::index::{CLUSTERS, RECORDS};
 use super::object::{self, BrokenRecord};
@@ -44,8 +46,11 @@ pub(super) struct Cache {
     namespace: String,
     state: Shared<RecordTable>,
     /// The number of changes so far.
-    changes: watch::Sender<u64>,
+    changes: AtomicU64,
     watched: Arc<RecordWatch>,
+    /// Notifies the claims that wait for a record, by object name. A change of one record does not wake the claims that
+    /// wait for other records. Not shared: only this cluster uses this lock, and few claims are in progress.
+    awaited: Unshared<BTreeMap<String, watch::Sender<()>>>,
     /// The last copy, until the next change. Not shared: only this cluster uses this lock.
     copy: Unshared<Option<Snapshot>>,
 }
@@ -56,6 +61,25 @@ pub(super) struct RecordWatch {
     pub(super) heard: Heard,
     /// The namespaces that have more records than the limit.
     over_the_limit: Shared<BTreeSet<String>>,
+}
+
+/// A claim that waits for a record. When this value is dropped, the sender is removed, unless other claims wait for the
+/// same record.
+struct Awaited<'a> {
+    cache: &'a Cache,
+    object: &'a str,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        let mut awaited = self.cache.awaited.lock();
+        if awaited
+            .get(self.object)
+            .is_some_and(watch::Sender::is_closed)
+        {
+            awaited.remove(self.object);
+        }
+    }
 }
 
 /// A copy of all records.
@@ -158,8 +182,9 @@ impl Cache {
         Self {
             namespace: namespace.to_owned(),
             state: Shared::new(Lock::ClusterRecords, RecordTable::default()),
-            changes: watch::Sender::default(),
+            changes: AtomicU64::default(),
             watched,
+            awaited: Unshared::default(),
             copy: Unshared::default(),
         }
     }
@@ -171,8 +196,50 @@ impl Cache {
 
     /// Waits until the records are listed, and the API server has responded recently.
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
-        self.wait(|_| self.watched.heard.is_recent()).await?;
+        let heard = &self.watched.heard;
+        if !heard.is_recent() {
+            let mut changes = heard.changes();
+            let waiting = async {
+                while !heard.is_recent() {
+                    changes.changed().await.map_err(Unavailable::new)?;
+                }
+                Ok(())
+            };
+            let waited = timeout(ECHO_DEADLINE, waiting).await;
+            waited.unwrap_or_else(|_| Err(delayed()))?;
+        }
         self.complete()
+    }
+
+    /// Waits until the watch shows this version of the object, or a later version.
+    pub(super) async fn caught_up(
+        &self,
+        object: &str,
+        version: &Version,
+    ) -> Result<(), Unavailable> {
+        let has = || self.look(|state| state.has(object, version));
+        if has() {
+            return Ok(());
+        }
+        let waiting = async {
+            // The receiver is dropped first.
+            let _awaited = Awaited {
+                cache: self,
+                object,
+            };
+            let mut changes = self.changes_of(object);
+            while !has() {
+                changes.changed().await.map_err(Unavailable::new)?;
+            }
+            Ok(())
+        };
+        let waited = timeout(ECHO_DEADLINE, waiting).await;
+        waited.unwrap_or_else(|_| Err(delayed()))
+    }
+
+    fn changes_of(&self, object: &str) -> watch::Receiver<()> {
+        let mut awaited = self.awaited.lock();
+        awaited.entry(object.to_owned()).or_default().subscribe()
     }
 
     /// Checks that all records are in the cache. A list that completes between [`synced`](Self::synced) and a lookup
@@ -189,7 +256,7 @@ impl Cache {
 
     /// Returns all valid records. They are copied only after a change. Other tasks run between pages.
     pub(super) async fn all(&self) -> AllRecords {
-        let changes = *self.changes.borrow();
+        let changes = self.changes.load(Ordering::Acquire);
         let is_current = |copy: &&Snapshot| copy.changes == changes;
         if let Some(current) = self.copy.lock().as_ref().filter(is_current) {
             return current.records.clone();
@@ -215,7 +282,7 @@ impl Cache {
         let records: AllRecords = records.into();
         let mut copy = self.copy.lock();
         // If a record changed during the copy, the next call copies the records again. Then nothing would drop this copy.
-        if *self.changes.borrow() == changes {
+        if self.changes.load(Ordering::Acquire) == changes {
             *copy = Some(Snapshot {
                 changes,
                 records: records.clone(),
@@ -224,30 +291,13 @@ impl Cache {
         records
     }
 
-    pub(super) async fn wait(
-        &self,
-        holds: impl Fn(&RecordTable) -> bool,
-    ) -> Result<(), Unavailable> {
-        let mut changes = self.changes.subscribe();
-        let mut heard = self.watched.heard.changes();
-        let waiting = async {
-            while !self.look(&holds) {
-                tokio::select! {
-                    waited = changes.changed() => waited,
-                    waited = heard.changed() => waited,
-                }
-                .map_err(Unavailable::new)?;
-            }
-            Ok(())
-        };
-        let waited = tokio::time::timeout(ECHO_DEADLINE, waiting).await;
-        waited.unwrap_or_else(|_| Err(Unavailable::new("the watch of node identities is delayed")))
-    }
-
     /// Replaces all records.
     pub(super) fn replace(&self, objects: RecordTable) {
         let former = self.state.write(|state| std::mem::replace(state, objects));
         self.changed();
+        for claims in self.awaited.lock().values() {
+            claims.send_replace(());
+        }
         // The previous objects are dropped after the lock is released.
         drop(former);
     }
@@ -255,6 +305,9 @@ impl Cache {
     pub(super) fn put(&self, name: &str, entry: Entry) {
         drop(self.state.write(|state| state.put(name, entry)));
         self.changed();
+        if let Some(claims) = self.awaited.lock().get(name) {
+            claims.send_replace(());
+        }
     }
 
     pub(super) fn remove(&self, name: &str) {
@@ -306,11 +359,15 @@ impl Cache {
     /// Notes a change. Drops the copy, which is outdated, because it would keep removed records in memory that no limit
     /// counts. The next copy might never be made.
     fn changed(&self) {
-        self.changes
-            .send_modify(|changes| *changes = changes.wrapping_add(1));
+        self.changes.fetch_add(1, Ordering::AcqRel);
         let outdated = self.copy.lock().take();
         drop(outdated);
     }
+}
+
+/// The error if the watch does not show a write in time.
+fn delayed() -> Unavailable {
+    Unavailable::new("the watch of node identities is delayed")
 }
 
 /// The name of an object of `cluster`, and its record.

@@ -18,7 +18,7 @@ use node_attestation_core::verifier::Identity;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::cache::{Cache, RecordTable};
+use super::cache::Cache;
 use super::object;
 use crate::capi::{
     ObjectKey, has_former_version, is_cluster, renew_versions, required_cluster_resource,
@@ -288,9 +288,7 @@ impl Records for KubeRecords {
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
-        let object = self.name(name);
-        let has = |state: &RecordTable| state.has(&object, version);
-        self.cache.wait(has).await
+        self.cache.caught_up(&self.name(name), version).await
     }
 
     async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {

@@ -8,6 +8,7 @@
 //! kube's `DeserializeGuard` is not sufficient. It decodes the metadata of an invalid object, including these times, or
 //! fails. It copies every object. Its error also contains the invalid value, which can be a secret.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,11 +19,13 @@ use std::marker::PhantomData;
 use std::mem;
 use std::time::Duration;
 
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use kubelet_attestation::errors::{error_chain, shortened};
 use node_attestation_core::cluster_line;
+use node_attestation_core::crd::NodeIdentity;
 use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::rate_limit::Rate;
 use serde::Deserialize;
@@ -165,7 +168,17 @@ fn identity_of(metadata: ObjectMeta) -> ObjectMeta {
     }
 }
 
-impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
+/// The metadata of an object whose type contains all metadata, so that the metadata is not parsed twice. Each join and
+/// each renewal reads several objects of these kinds.
+fn own_metadata<K: 'static>(object: &K) -> Option<&ObjectMeta> {
+    let object: &dyn Any = object;
+    let request = object.downcast_ref::<CertificateSigningRequest>();
+    let record = object.downcast_ref::<NodeIdentity>();
+    let of_request = request.map(|request| &request.metadata);
+    of_request.or(record.map(|record| &record.metadata))
+}
+
+impl<'de, K: DeserializeOwned + 'static, R> Deserialize<'de> for Lenient<K, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_newtype_struct(RAW_VALUE, AnyText)?;
         let (metadata, object) = parsed(text.get());
@@ -178,15 +191,21 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
 }
 
 /// Parses the metadata of an object, and the object.
-fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, Result<K, Unreadable>) {
+fn parsed<K: DeserializeOwned + 'static>(text: &str) -> (ObjectMeta, Result<K, Unreadable>) {
     // Fast path: most objects are valid, so their fields do not need to be parsed separately.
-    if let Ok(Metadata {
-        metadata,
-        cut: None,
-    }) = serde_json::from_str(text)
-        && let Ok(object) = serde_json::from_str(text)
-    {
-        return (metadata, Ok(object));
+    if let Ok(object) = serde_json::from_str::<K>(text) {
+        if let Some(metadata) = own_metadata(&object)
+            && !text.contains(EXCESS_REMOVED)
+        {
+            return (metadata.clone(), Ok(object));
+        }
+        if let Ok(Metadata {
+            metadata,
+            cut: None,
+        }) = serde_json::from_str(text)
+        {
+            return (metadata, Ok(object));
+        }
     }
     // A value that is not an object has no fields.
     let mut fields: Fields = serde_json::from_str(text).unwrap_or_default();

@@ -9,7 +9,7 @@ use super::Lenient;
 /// The metadata of an object, and the object or the reason why it cannot be decoded.
 pub fn lenient<K>(json: &[u8]) -> serde_json::Result<(ObjectMeta, Result<K, String>)>
 where
-    K: DeserializeOwned + kube::Resource<DynamicType = ()>,
+    K: DeserializeOwned + kube::Resource<DynamicType = ()> + 'static,
 {
     let read: Lenient<K> = serde_json::from_slice(json)?;
     let metadata = read.meta().clone();

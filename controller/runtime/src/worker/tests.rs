@@ -36,7 +36,7 @@ pub(super) fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: u
         unreadable: UnreadableRequests::default(),
         line: turns.line(&ObjectKey::new(namespace, name)),
         waiting: None,
-        pipeline,
+        pipeline: Arc::new(pipeline),
         queue,
         tasks: JoinSet::new(),
     }

@@ -39,6 +39,17 @@ async fn valid_evidence_is_verified_with_one_sts_call() {
 }
 
 #[tokio::test]
+async fn the_user_agent_of_the_call_for_a_node_has_the_controller_version() {
+    let bed = Bed::start();
+
+    bed.verify(&bed.instance()).await.unwrap();
+
+    let calls = bed.service.calls();
+    let agent = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
+    assert_eq!(calls[0].header("user-agent"), Some(agent));
+}
+
+#[tokio::test]
 async fn oversized_or_malformed_evidence_is_not_read() {
     let bed = Bed::start();
     let valid = evidence(&bed.instance());

@@ -325,31 +325,34 @@ fn a_generation_opened_after_a_restore_is_above_all_earlier_ones() {
     assert!(former.unwrap().lowest_valid > stolen);
 }
 
+/// An inventory that is unavailable.
+#[derive(Debug)]
+struct Away;
+
+#[async_trait::async_trait]
+impl Inventory for Away {
+    async fn by_provider_id(
+        &self,
+        _: &kubelet_attestation::names::ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
+        Err(Unavailable::new("away"))
+    }
+
+    async fn by_token(&self, _: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        Err(Unavailable::new("away"))
+    }
+
+    async fn by_address(&self, _: std::net::IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        Err(Unavailable::new("away"))
+    }
+
+    async fn by_name(&self, _: &str) -> Result<Vec<Machine>, Unavailable> {
+        Err(Unavailable::new("away"))
+    }
+}
+
 #[test]
 fn an_inventory_outage_retires_no_record() {
-    #[derive(Debug)]
-    struct Away;
-    #[async_trait::async_trait]
-    impl Inventory for Away {
-        async fn by_provider_id(
-            &self,
-            _: &kubelet_attestation::names::ProviderId,
-        ) -> Result<Option<Machine>, Unavailable> {
-            Err(Unavailable::new("away"))
-        }
-
-        async fn by_token(&self, _: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
-            Err(Unavailable::new("away"))
-        }
-
-        async fn by_address(&self, _: std::net::IpAddr) -> Result<Vec<Machine>, Unavailable> {
-            Err(Unavailable::new("away"))
-        }
-
-        async fn by_name(&self, _: &str) -> Result<Vec<Machine>, Unavailable> {
-            Err(Unavailable::new("away"))
-        }
-    }
     let world = World::held(policy());
     let records: Arc<MemoryRecords> = world.records.clone();
     let ledger = RecordLedger::new(

@@ -122,6 +122,23 @@ fn revoked_generations_are_listed_until_they_expire() {
 }
 
 #[test]
+fn a_slow_clock_does_not_shorten_a_revocation() {
+    let world = World::held(policy());
+    world.revoke("n1", 5);
+    let record = world.record("n1");
+    let expected = record.revoked_generations(LONGEST, at(5)).unwrap();
+    let now = PresentTime {
+        earlier: at(1),
+        later: at(5),
+    };
+
+    assert_eq!(record.revoked_generations(LONGEST, now), Some(expected));
+    // On both clocks, the revocation is in the future.
+    let ahead = record.revoked_generations(LONGEST, at(1)).unwrap();
+    assert!(ahead.until < expected.until);
+}
+
+#[test]
 fn a_record_with_hostile_times_ends_at_a_time_that_can_be_written() {
     let last = Timestamp::from_second(Timestamp::MAX.as_second()).unwrap();
     let last = SystemTime::from(last);

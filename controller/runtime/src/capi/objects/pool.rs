@@ -29,6 +29,8 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) provider_ids: MemberIds,
     /// The limit that truncated `provider_ids`.
     pub(in crate::capi) cut: Option<MemberLimit>,
+    /// Whether the pool has at least the number of members that its `spec.replicas` requires.
+    is_complete: bool,
     /// The `KubeadmConfig`.
     pub(in crate::capi) config: Option<ConfigReference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
@@ -38,6 +40,7 @@ pub(in crate::capi) struct MachinePool {
 #[serde(rename_all = "camelCase")]
 pub(in crate::capi) struct Spec {
     cluster_name: Option<String>,
+    replicas: Option<i32>,
     #[serde(rename = "providerIDList")]
     provider_ids: Option<Vec<String>>,
     template: Option<Template>,
@@ -71,8 +74,12 @@ impl Kept for MachinePool {
         let bootstrap = template.bootstrap.unwrap_or_default();
         let ids = spec.provider_ids.unwrap_or_default();
         let mut ids = ids.iter().filter_map(|id| ProviderId::parse(id).ok());
-        let provider_ids = ids.by_ref().take(MAX_PROVIDER_IDS).collect();
+        let provider_ids: MemberIds = ids.by_ref().take(MAX_PROVIDER_IDS).collect();
         let cut = ids.next().map(|_| MemberLimit::Pool);
+        let wanted = spec
+            .replicas
+            .and_then(|wanted| usize::try_from(wanted).ok());
+        let is_complete = wanted.is_some_and(|wanted| provider_ids.0.len() >= wanted);
         let is_bootstrapped =
             was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
         Some(Self {
@@ -81,10 +88,40 @@ impl Kept for MachinePool {
             has_bootstrap_data: bootstrap.has_data() || is_bootstrapped,
             provider_ids,
             cut,
+            is_complete,
             config: bootstrap.config(&namespace),
             infrastructure: Reference::within(&namespace, template.infrastructure_ref),
             uid: metadata.uid?,
         })
+    }
+}
+
+/// The members that a new version of a pool adds and removes.
+#[derive(Debug, Default)]
+pub(in crate::capi) struct ChangedMembers {
+    /// The new members.
+    pub(in crate::capi) added: Vec<ProviderId>,
+    /// The members that a scale-down removed.
+    pub(in crate::capi) removed: Vec<ProviderId>,
+}
+
+impl MachinePool {
+    /// The members that differ from the previous version of this pool.
+    ///
+    /// A pool has no deletion time for a member. A member was removed by a scale-down if the pool still has the number
+    /// of members that it requires, and lists no new member. An infrastructure provider that returns an incomplete list,
+    /// or that rewrites its IDs, does not scale a pool.
+    pub(in crate::capi) fn changed_from(&self, before: &Self) -> ChangedMembers {
+        if self.provider_ids == before.provider_ids {
+            return ChangedMembers::default();
+        }
+        let added = self.provider_ids.without(&before.provider_ids);
+        let is_scaled = added.is_empty() && self.is_complete && self.cut.is_none();
+        let removed = is_scaled.then(|| before.provider_ids.without(&self.provider_ids));
+        ChangedMembers {
+            added,
+            removed: removed.unwrap_or_default(),
+        }
     }
 }
 
@@ -128,6 +165,12 @@ impl MemberIds {
             fits
         });
         self.0.shrink_to_fit();
+    }
+
+    /// The IDs that `others` does not contain.
+    fn without(&self, others: &Self) -> Vec<ProviderId> {
+        let missing = self.0.iter().filter(|id| !others.contains(id));
+        missing.cloned().collect()
     }
 
     /// Whether the pool has a member with this ID.

@@ -108,6 +108,42 @@ fn a_machine_counts_as_deleted_only_if_its_deletion_was_seen() {
 }
 
 #[test]
+fn a_pool_member_counts_as_deleted_only_after_a_scale_down() {
+    let ids = ["metal:///m1", "metal:///m2", "metal:///m3"];
+    let pool = |members: &[&str], replicas: usize| {
+        let pool = Contract::V1Beta2.pool("p", members);
+        Event::Apply(raw(with(pool, "/spec/replicas", json!(replicas))))
+    };
+    let rewritten = ids.map(|id| id.replace("metal", "bare"));
+    let rewritten = rewritten.each_ref().map(String::as_str);
+    let cases: [(&[&str], usize, [bool; 3]); 6] = [
+        (&ids[..1], 1, [false, true, true]),
+        // The pool removes its members one after the other.
+        (&ids[..2], 1, [false, false, true]),
+        (&[], 0, [true, true, true]),
+        // The infrastructure provider returns an incomplete list.
+        (&ids[..1], 3, [false, false, false]),
+        (&[], 3, [false, false, false]),
+        (&rewritten, 3, [false, false, false]),
+    ];
+    for (members, replicas, expected) in cases {
+        let (objects, mut listing) = (objects(), BTreeSet::new());
+        let inventory = CapiInventory::new(objects.clone(), ObjectKey::new(NAMESPACE, "prod-1"));
+        let deleted = || ids.map(|id| inventory.was_deleted(id));
+        apply::<MachinePool>(&objects, pool(&ids, 3), &mut listing);
+        apply::<MachinePool>(&objects, pool(&ids, replicas), &mut listing);
+        assert_eq!(deleted(), [false; 3], "{members:?}");
+
+        apply::<MachinePool>(&objects, pool(members, replicas), &mut listing);
+
+        assert_eq!(deleted(), expected, "{members:?}");
+        // The members are back.
+        apply::<MachinePool>(&objects, pool(&ids, 3), &mut listing);
+        assert_eq!(deleted(), [false; 3], "{members:?}");
+    }
+}
+
+#[test]
 fn an_interrupted_list_is_restarted() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     list(&objects, &mut listing, &["m1"]);

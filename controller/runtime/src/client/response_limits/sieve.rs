@@ -156,10 +156,14 @@ impl Sieve {
                 (true, true) | (false, false) => {}
             }
             index += 1;
-            if self.text == Text::Value {
+            if matches!(self.text, Text::Value | Text::Key) {
                 // Fast path, because strings make up most of an object.
                 let rest = piece.get(index..).unwrap_or_default();
                 let within = memchr3(b'"', b'\\', b'\n', rest).unwrap_or(rest.len());
+                if self.text == Text::Key {
+                    let missing = MAX_KEY_LEN.saturating_sub(self.key.len()).min(within);
+                    self.key.extend(rest.iter().take(missing));
+                }
                 self.add(within);
                 index += within;
             }

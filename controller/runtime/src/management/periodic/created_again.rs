@@ -21,7 +21,7 @@ use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{
     KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION, WORKLOAD_UID_ANNOTATION,
 };
-use node_attestation_core::ledger::{RevocationDecisions, Revocations};
+use node_attestation_core::ledger::{PresentTime, RevocationDecisions, Revocations};
 use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::time::unix_seconds;
 use serde_json::json;
@@ -57,8 +57,9 @@ pub(super) async fn compare(
     (management, key): (&Client, &ObjectKey),
     has_records: impl Future<Output = Result<bool, CallError>>,
     revocations: &Revocations,
-    now: SystemTime,
+    now: impl Into<PresentTime>,
 ) -> Result<(), CreatedAgainError> {
+    let now = now.into();
     let Some(identity) = workload_identity::read(workload).await? else {
         return Ok(());
     };
@@ -71,10 +72,10 @@ pub(super) async fn compare(
         return Ok(());
     };
     let read = RevocationDecisions::of_annotations(Some(authentication.annotations()));
-    let known = read.until_or(now, revocations.decisions().floor);
+    let known = read.until_or(now.later, revocations.decisions().floor);
     let has_records = known.workload_uid.is_none() && has_records.await?;
     let lines = ClusterLines::of(key);
-    let (decisions, annotations) = decided((known, has_records), identity, &lines, now);
+    let (decisions, annotations) = decided((known, has_records), identity, &lines, now.earlier);
     let patch = json!({
         "metadata": {
             "resourceVersion": authentication.resource_version(),

@@ -9,7 +9,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::RevokedNodeCredentialsSpec;
 use node_attestation_core::ledger::{
-    AllRecords, RecordLedger, RecordRevocations, Revocations, Stored,
+    AllRecords, PresentTime, RecordLedger, RecordRevocations, Revocations, Stored,
 };
 use node_attestation_core::log_lines::LogLines;
 use tokio::time::Instant;
@@ -134,13 +134,14 @@ struct Wanted {
 }
 
 impl Wanted {
-    async fn read(records: &AllRecords, longest: Duration, now: SystemTime) -> Self {
+    async fn read(records: &AllRecords, longest: Duration, now: impl Into<PresentTime>) -> Self {
+        let now = now.into();
         let read = RecordRevocations::read(records, longest, now).await;
         let (list, revocation) = revocation::select(read.list);
         Self {
             records: Arc::downgrade(records),
             longest,
-            at: now,
+            at: now.earlier,
             first_end: read.first_end,
             list: Arc::new(list),
             left_out: revocation.left_out,
@@ -197,13 +198,13 @@ impl RevocationList {
         &mut self,
         client: &Client,
         (records, ledger): (AllRecords, &RecordLedger),
-        now: SystemTime,
+        now: impl Into<PresentTime>,
     ) -> Result<(), RevocationListError> {
-        let revocations = ledger.revocations();
+        let (revocations, now) = (ledger.revocations(), now.into());
         self.compare(client, revocations, now).boxed().await?;
         let longest = ledger.policy().longest_lifetime;
         let known = self.wanted.take();
-        let wanted = match known.filter(|known| known.is_of(&records, longest, now)) {
+        let wanted = match known.filter(|known| known.is_of(&records, longest, now.earlier)) {
             Some(known) => known,
             None => Wanted::read(&records, longest, now).boxed().await,
         };
@@ -222,8 +223,8 @@ impl RevocationList {
         let left_out = if let Some(current) = self.published.as_ref().filter(is_current) {
             current.left_out
         } else {
-            let applied = self.apply(client, revocations, &records, now).boxed();
-            let left_out = applied.await?.left_out;
+            let applied = self.apply(client, revocations, &records, now.earlier);
+            let left_out = applied.boxed().await?.left_out;
             self.published = Some(Published {
                 at: Instant::now(),
                 records,
@@ -284,7 +285,7 @@ impl RevocationList {
         &mut self,
         workload: &Client,
         revocations: &Revocations,
-        now: SystemTime,
+        now: PresentTime,
     ) -> Result<(), PartError> {
         let Some(cluster) = &self.unknown else {
             return Ok(());

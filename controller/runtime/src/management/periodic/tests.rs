@@ -258,6 +258,29 @@ async fn an_unreadable_config_does_not_delay_the_tokens_of_other_machines() {
     }
 }
 
+#[tokio::test]
+async fn the_api_servers_clock_determines_when_a_token_is_extended() {
+    let end = node_attestation_core::time::text(now() + Duration::from_hours(5));
+    // In the second case, the local clock is four hours slow, so the token expires in one hour.
+    let cases: [(_, &[&str]); 2] = [(0, &[]), (4, &["joined", "joins1"])];
+    for (slow, expected) in cases {
+        let extended = Arc::default();
+        let server = now() + Duration::from_hours(slow);
+        let mut periodic = periodic().with_server_time(ServerTime::at(server));
+        periodic.access = with_tokens_until(&end, &extended);
+        periodic.inventory =
+            CapiInventory::new(objects_with_tokens(), ObjectKey::new("tenant-a", "prod-1"));
+        periodic.context.enforcement = Enforcement::new(EnforcementState::On);
+        periodic.is_policy_applied = true;
+        let mut health = Health::default();
+
+        Box::pin(periodic.keep_tokens(&mut health)).await;
+
+        assert_eq!(health.failed, [""; 0], "{slow}");
+        assert_eq!(*extended.lock().unwrap(), expected, "{slow}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_token_is_extended_before_attestation_is_enforced() {
     use EnforcementState::{Off, On, Unknown};

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{Health, MAX_NAMED, PART_DEADLINE, PartError, PeriodicTasks, part};
 use crate::capi::{CapiInventory, TokenMachine};
-use crate::client::ClusterAccess;
+use crate::client::{ClusterAccess, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
 use crate::management::cluster_status::LockedOut;
@@ -78,7 +78,8 @@ impl PeriodicTasks {
                 self.tokens.set_of_pools(pools.tokens);
             }
         }
-        let (now, client) = (now(), self.access.client());
+        // With a slow local clock, tokens would expire before they are extended. A tenant's API server can report any time.
+        let (now, client) = (self.server_time.now_or(now()), self.access.client());
         let kept = if extends && are_pools_known {
             part(self.tokens.keep(client, &wanted, now, elapsed())).await
         } else if extends {
@@ -133,14 +134,24 @@ impl PeriodicTasks {
 pub(in crate::management) struct TokenRelease {
     tokens: Tokens,
     inventory: CapiInventory,
+    /// The time on the management cluster's API server.
+    server_time: ServerTime,
 }
 
 impl TokenRelease {
     /// The memory for the tokens is charged to this namespace.
-    pub(in crate::management) fn new(inventory: CapiInventory, namespace: &str) -> Self {
+    pub(in crate::management) fn new(
+        inventory: CapiInventory,
+        namespace: &str,
+        server_time: ServerTime,
+    ) -> Self {
         // Nothing needs the tokens later, so that they are not kept for a grace period.
         let tokens = Tokens::new(Duration::ZERO).of_namespace(namespace);
-        Self { tokens, inventory }
+        Self {
+            tokens,
+            inventory,
+            server_time,
+        }
     }
 
     /// Expires the extended tokens. Cluster API keeps the tokens of Machines without a Node valid, so that these tokens
@@ -163,7 +174,7 @@ impl TokenRelease {
             let of_pools = Box::pin(self.inventory.pool_tokens());
             timeout(PART_DEADLINE, of_pools).await.ok().flatten()
         };
-        let (now, client) = (now(), access.client());
+        let (now, client) = (self.server_time.now_or(now()), access.client());
         let joining = machines.joining.tokens;
         let former = self.tokens.find_former(client, &joining, now, elapsed());
         part(former).await?;
@@ -386,7 +397,7 @@ mod tests {
 
     fn release_of(objects: Objects) -> TokenRelease {
         let inventory = CapiInventory::new(objects, ObjectKey::new("tenant-a", "prod-1"));
-        TokenRelease::new(inventory, "tenant-a")
+        TokenRelease::new(inventory, "tenant-a", ServerTime::default())
     }
 
     #[tokio::test]
@@ -400,6 +411,18 @@ mod tests {
 
             assert_eq!(*changed.lock().unwrap(), ["joined", "pooled"], "once");
         }
+    }
+
+    #[tokio::test]
+    async fn the_api_servers_clock_shows_which_tokens_have_already_expired() {
+        let changed = Arc::default();
+        let access = with_extended(None, &changed);
+        let mut release = release_of(objects_with_tokens());
+        release.server_time = ServerTime::at(now() + Duration::from_hours(2));
+
+        Box::pin(release.end(&access)).await.unwrap();
+
+        assert_eq!(*changed.lock().unwrap(), [""; 0]);
     }
 
     #[tokio::test]
@@ -456,7 +479,7 @@ mod tests {
         let access = with_extended(None, &changed);
         let inventory =
             CapiInventory::new(objects_with_tokens(), ObjectKey::new("tenant-a", "prod-2"));
-        let mut release = TokenRelease::new(inventory, "tenant-a");
+        let mut release = TokenRelease::new(inventory, "tenant-a", ServerTime::default());
 
         let error = Box::pin(release.end(&access)).await.unwrap_err();
 

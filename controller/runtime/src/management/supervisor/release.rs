@@ -124,7 +124,9 @@ impl Supervisor {
             BootstrapTokens::Ignore => None,
             BootstrapTokens::Manage => {
                 let inventory = CapiInventory::new(self.shared.objects.clone(), self.key.clone());
-                Some(TokenRelease::new(inventory, &self.key.namespace))
+                let server_time = self.shared.controller.server_time.clone();
+                let namespace = &self.key.namespace;
+                Some(TokenRelease::new(inventory, namespace, server_time))
             }
         }
     }

@@ -1,4 +1,6 @@
 use std::pin::pin;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Wake, Waker};
 
 use futures::executor::block_on;
 use futures::future::FutureExt as _;
@@ -147,6 +149,90 @@ fn a_record_that_changes_during_a_copy_is_not_kept_by_it() {
 
         assert!(known.upgrade().is_none());
     }
+}
+
+/// The number of times that a task was woken.
+#[derive(Debug, Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The record in this version.
+fn in_version(version: &str) -> Arc<Stored> {
+    Arc::new(Stored {
+        version: Version::new(version),
+        ..stored("m1", 1, None)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_claim_is_woken_only_by_its_own_record() {
+    let watched: Arc<RecordWatch> = Arc::default();
+    let cache = Cache::new("default", watched.clone());
+    let (wakes, version) = (Arc::<Wakes>::default(), Version::new("7"));
+    let waker = Waker::from(wakes.clone());
+    let mut context = Context::from_waker(&waker);
+    let woken = || wakes.0.load(Ordering::Relaxed);
+    let mut waiting = pin!(cache.caught_up("a", &version));
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+
+    for number in 0..100 {
+        cache.put(&format!("b{number}"), Ok(in_version("8")));
+        watched.heard.now();
+    }
+    cache.remove("b0");
+    assert_eq!(woken(), 0);
+
+    cache.put("a", Ok(in_version("6")));
+    assert_eq!(woken(), 1);
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+
+    cache.put("a", Ok(in_version("7")));
+    assert_eq!(woken(), 2);
+    assert!(waiting.as_mut().poll(&mut context).is_ready());
+    assert!(cache.awaited.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_list_of_records_ends_the_wait_of_a_claim() {
+    let cache = Cache::new("default", Arc::default());
+    let version = Version::new("7");
+    let listing = async {
+        tokio::task::yield_now().await;
+        assert_eq!(cache.awaited.lock().len(), 1);
+        let mut listed = RecordTable::default();
+        listed.put("a", Ok(in_version("8")));
+        cache.replace(listed);
+    };
+
+    let (caught_up, ()) = futures::future::join(cache.caught_up("a", &version), listing).await;
+
+    caught_up.unwrap();
+    cache.caught_up("a", &version).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_stop_waiting_for_a_record_leave_nothing_behind() {
+    let cache = Cache::new("default", Arc::default());
+    let version = Version::new("7");
+    let [mut first, mut second] = [(); 2].map(|()| Box::pin(cache.caught_up("a", &version)));
+    for waiting in [&mut first, &mut second] {
+        assert!(waiting.now_or_never().is_none());
+    }
+    drop(first);
+    assert_eq!(cache.awaited.lock().len(), 1);
+
+    let error = second.await.unwrap_err();
+
+    assert_eq!(
+        error_chain(&error),
+        "the watch of node identities is delayed"
+    );
+    assert!(cache.awaited.lock().is_empty());
 }
 
 #[test]

@@ -25,6 +25,8 @@ use tower::layer::layer_fn;
 
 use super::*;
 use crate::client::{Bounded, NamedBy};
+use crate::testing::{hostile_values, with_each_value};
+use crate::watch::NoFields;
 
 mod oversized;
 mod values;
@@ -303,6 +305,42 @@ fn an_event_is_read_with_its_fields_in_any_order() {
         };
         assert_eq!(seen.object.unwrap().spec.signer_name, "s");
     }
+}
+
+/// Asserts that a readable object of this kind has the same metadata as an object of which only metadata is read.
+fn has_same_metadata<K: DeserializeOwned + 'static>(kind: &str, object: Value) {
+    let mut object = named(object, "good");
+    object["metadata"]["labels"] = json!({"a": "b"});
+    object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut texts: Vec<_> = with_each_value(&object, &hostile_values())
+        .into_iter()
+        .map(|(place, hostile)| (place, hostile.to_string()))
+        .collect();
+    texts.push(("nowhere".to_owned(), object.to_string()));
+    let mut readable = 0;
+    for (place, text) in texts {
+        let (metadata, read) = parsed::<K>(&text);
+        if read.is_ok() {
+            readable += 1;
+            assert_eq!(metadata, parsed::<NoFields>(&text).0, "{kind}: {place}");
+        }
+    }
+    assert!(readable > 0, "{kind}");
+    // The client adds this member to an object that it has truncated.
+    let mut truncated = object;
+    truncated[EXCESS_REMOVED] = json!(true);
+    assert!(parsed::<K>(&truncated.to_string()).1.is_err(), "{kind}");
+}
+
+#[test]
+fn metadata_parsed_with_its_object_equals_separately_parsed_metadata() {
+    has_same_metadata::<CertificateSigningRequest>("CSR", request());
+    has_same_metadata::<NodeIdentity>("NodeIdentity", identity());
+
+    let spec = r#""spec":{"request":"","signerName":"s"}"#;
+    let twice = format!(r#"{{"metadata":{{"name":"a"}},{spec},"metadata":{{"name":"b"}}}}"#);
+    let (metadata, request) = parsed::<CertificateSigningRequest>(&twice);
+    assert_eq!(request.unwrap().metadata, metadata);
 }
 
 #[test]

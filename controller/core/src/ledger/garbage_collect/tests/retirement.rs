@@ -241,6 +241,29 @@ fn any_number_of_machines_seen_during_deletion_is_retired() {
     }
 }
 
+#[test]
+fn machines_seen_during_deletion_are_retired_after_an_inventory_outage() {
+    let mut world = crowd(8);
+    for n in 0..8 {
+        world.becomes(&format!("c{n}"), Some(MachineState::Deleting));
+    }
+    block_on(world.ledger().sweep_at(at(0), &BTreeSet::new())).unwrap();
+    let records: Arc<MemoryRecords> = world.records.clone();
+    let (inventory, nodes) = (Arc::new(Away), world.nodes.clone());
+    let away = RecordLedger::new(records, inventory, nodes, policy(), Enforcement::default());
+    let away = away.with_absences(world.absences.clone());
+    block_on(away.sweep_at(at(1), &BTreeSet::new())).unwrap();
+    assert_eq!(live(&world), 8);
+    for n in 0..8 {
+        world.becomes(&format!("c{n}"), None);
+    }
+
+    let swept = swept_again(&world, 2);
+
+    assert_eq!(swept.held_back, None);
+    assert_eq!(live(&world), 0);
+}
+
 /// An inventory that has observed the deletion of these Machines.
 #[derive(Debug)]
 struct Watched {

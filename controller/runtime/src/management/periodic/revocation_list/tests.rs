@@ -323,7 +323,7 @@ async fn unchanged_records_are_not_read_again_for_the_list() {
     let mut list = RevocationList::default();
     let ledger = world.ledger();
     let mut computed = Vec::new();
-    let mut publish = async |records: &AllRecords, now| {
+    let mut publish = async |records: &AllRecords, now: SystemTime| {
         let records = (records.clone(), &ledger);
         list.publish(access.client(), records, now).await.unwrap();
         let wanted = list.wanted.as_ref().unwrap().list.clone();

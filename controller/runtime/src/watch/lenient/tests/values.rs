@@ -12,7 +12,7 @@ use crate::watch::NoFields;
 /// Lists each variant of `good` in one page with `good`, and sends an event for each variant.
 fn hides_no_other<K, R>(good: &Value)
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned + 'static,
     R: Clone + Debug,
 {
     let good = named(good.clone(), "good");
