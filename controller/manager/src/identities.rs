@@ -3,6 +3,7 @@
 mod floor;
 mod selected;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::ProviderId;
@@ -11,11 +12,11 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{
-    Changed, Identities, IdentitiesError, NamedNodes, Restored,
+    Change, Changed, Identities, IdentitiesError, NamedNodes, Restored,
 };
 use serde::Serialize;
 
-use selected::{Change, names_of};
+use selected::names_of;
 
 use crate::error::{BoxError, Hinted};
 use crate::query::{Confirmation, Format, QueryOptions, aligned};
@@ -54,7 +55,7 @@ enum Act {
         #[arg(value_name = "NODE")]
         nodes: Vec<String>,
         /// Also reset the nodes without evidence whose Machines have these labels
-        #[arg(short = 'l', long, value_name = "LABELS")]
+        #[arg(short = 'l', long, value_name = "LABELS", value_parser = NonEmptyStringValueParser::new())]
         selector: Option<String>,
         /// Print the effect without making a change
         #[arg(long)]
@@ -66,7 +67,7 @@ enum Act {
     Floor {
         /// The Cluster
         cluster: String,
-        /// The time, in RFC 3339. Default: now
+        /// The time, in RFC 3339. Default: the time of the change on the API server
         #[arg(long, value_name = "TIME")]
         before: Option<String>,
         #[command(flatten)]
@@ -109,7 +110,7 @@ struct Target {
     #[arg(required_unless_present = "selector", conflicts_with = "selector")]
     node: Option<String>,
     /// All nodes whose Machines have these labels, instead of one node
-    #[arg(short = 'l', long, value_name = "LABELS")]
+    #[arg(short = 'l', long, value_name = "LABELS", value_parser = NonEmptyStringValueParser::new())]
     selector: Option<String>,
 }
 
@@ -214,7 +215,7 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             if !confirmation.ask(&effect_of_revocation(&found, is_listed))? {
                 return Ok((unchanged(output, &found)?, errors));
             }
-            let changed = identities.revoke(&found, now()).await?;
+            let changed = Box::pin(identities.change(&found, Change::Revoke, now())).await?;
             let identity = &changed.identity;
             output.print(identity, || {
                 let text = said_of_revocation(identity, &of, is_listed);
@@ -307,16 +308,12 @@ async fn reset_of(
             text: UNCHANGED,
         }));
     }
-    if !revoked {
-        return match found {
-            Some(found) => Ok(Ok(identities.reset(&found, now()).await?)),
-            None => Ok(Err(ONLY_RELEASED)),
-        };
+    if let (Some(found), None) = (&found, provider_id) {
+        let reset = Change::Reset { revoked: *revoked };
+        let changed = Box::pin(identities.change(found, reset, now())).await?;
+        return Ok(Ok(changed));
     }
-    let recorded = found.as_ref().map(|found| &found.spec.provider_id);
-    let machine = provider_id.as_ref().or(recorded);
-    let machine = machine.map(String::as_str).unwrap_or_default();
-    let machine = ProviderId::parse(machine)?;
+    let machine = ProviderId::parse(provider_id.as_deref().unwrap_or_default())?;
     let key = ObjectKey::new(namespace, cluster);
     let released = identities.release(&key, machine, found.as_ref(), now());
     released.await?;

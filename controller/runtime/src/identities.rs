@@ -21,9 +21,11 @@ use serde_json::{Value, json};
 mod decisions;
 mod lost;
 mod restored;
+mod selected;
 
 pub use lost::NamedNodes;
 pub use restored::Restored;
+pub use selected::Change;
 
 use crate::capi::{ObjectKey, member_machines};
 use crate::client::{CallError, ClusterAccess, call};
@@ -265,9 +267,9 @@ impl Identities {
         let generation = *generation;
         let revoked = Revoked {
             generation,
-            // The expiry time of the entry depends on this time. If this machine's clock were used and were wrong, the
-            // entry could expire too early: the controller ignores a time in the future.
-            at: whole_seconds(self.management.server_time().present(now)),
+            // The expiry time of the entry depends on this time. If this machine's clock were used and were slow, the
+            // entry could expire too early. If it were fast, a release by another operator could have no effect.
+            at: whole_seconds(self.present(now)),
         };
         let patch = json!({
             "metadata": {
@@ -345,6 +347,7 @@ mod tests {
 
     use super::*;
 
+    mod clocks;
     mod durations;
 
     fn record() -> NodeIdentity {
@@ -449,10 +452,13 @@ mod tests {
         for (floor, is_raised) in [(7, true), (8, true), (9, false)] {
             let (identities, _) = with_user("jane@example.com");
 
-            let raised = identities.raise_floor(&cluster, floor, now).await;
+            let raised = identities.raise_floor(&cluster, Some(floor), now).await;
 
             match raised {
-                Ok(event_error) => assert!(event_error.is_none() && is_raised, "{floor}"),
+                Ok((raised, event_error)) => {
+                    assert!(event_error.is_none() && is_raised, "{floor}");
+                    assert_eq!(raised, floor);
+                }
                 Err(IdentitiesError::FloorInFuture(found)) => {
                     assert!(found == floor && !is_raised, "{floor}");
                 }
@@ -477,7 +483,10 @@ mod tests {
                     let released = identities.release(&cluster, machine(), None, now);
                     released.await.unwrap()
                 }
-                _ => identities.raise_floor(&cluster, 0, now).await.unwrap(),
+                _ => {
+                    let raised = identities.raise_floor(&cluster, Some(0), now).await;
+                    raised.unwrap().1
+                }
             };
 
             assert!(event_error.is_none(), "{act}: {event_error:?}");

@@ -118,9 +118,13 @@ impl MachineTokens {
     /// Recreates these Machines' own tokens, or the tokens of all Machines. Extends the expiry times of existing
     /// tokens.
     ///
-    /// Each token is valid for at least `life` from `now`, or from the time on an API server, if that time is later. The
-    /// command can be repeated. If a Machine's token cannot be
-    /// read or written, its result has an [error](MachineToken::error), and other Machines are not affected.
+    /// Each token expires `life` after the time on the workload cluster's API server, unless its expiry time is already
+    /// later. This API server determines whether a token has expired, so a wrong clock neither shortens nor extends the
+    /// lifetime. If its time is unknown, as for a tenant's API server and before its first response, the time on the
+    /// management cluster's API server counts. `now`, the time on this machine, counts only if both times are unknown.
+    ///
+    /// The command can be repeated. If a Machine's token cannot be read or written, its result has an
+    /// [error](MachineToken::error), and other Machines are not affected.
     ///
     /// # Errors
     ///
@@ -156,9 +160,10 @@ impl MachineTokens {
                 machine: missing.clone(),
             });
         }
-        // With a slow clock on this machine, the tokens would already have expired.
-        let now = self.management.server_time().later(now);
-        let now = self.workload.server_time().later(now);
+        // With a slow clock, the tokens would already have expired. With a fast clock, they would be valid for longer
+        // than the limit.
+        let now = self.management.server_time().now_or(now);
+        let now = self.workload.server_time().now_or(now);
         // The Secret stores whole seconds.
         let end = Timestamp::try_from(now + life).map_or(Timestamp::MAX, |end| {
             Timestamp::from_second(end.as_second()).unwrap_or(end)

@@ -176,3 +176,20 @@ fn reset_revoke_and_floor_without_a_terminal_require_yes() {
         );
     }
 }
+
+/// An empty selector would select all Machines, for example if a script uses a variable that is not set.
+#[test]
+fn an_empty_selector_of_node_identities_is_refused() {
+    for arguments in [
+        &["reset", "--yes", "prod-1", "--selector", ""][..],
+        &["revoke", "--yes", "prod-1", "--selector="],
+        &["restored", "prod-1", "-l", ""],
+    ] {
+        let output = run([&["identities"], arguments].concat());
+
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = stderr(&output);
+        assert!(error.contains("--selector <LABELS>"), "{error}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}

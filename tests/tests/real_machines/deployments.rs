@@ -195,6 +195,20 @@ fn deployments_scale_from_zero_under_enforcement_with_the_plugin() {
     }
 }
 
+#[test]
+fn remove_now_does_not_wait_for_a_template_without_the_plugin() {
+    let scene = Scene::unattended(joinable("at-once"), Machines::Tpm(1));
+    let config = scene.stock_config();
+    scene.cluster.machine_deployment_of("stock", 0, config);
+    scene.attend_with_defaults();
+    let told = scene.wait_for_paths("False", "WaitingForRecords");
+    assert!(told.contains("MachineDeployment stock (add"), "{told}");
+
+    scene.change(&json!({"autoApproveBindings": "RemoveNow"}));
+
+    scene.wait_for_paths("True", "Closed");
+}
+
 /// The order is as with Cluster API Provider AWS: the AWSMachine gets the provider ID first, and the Machine gets the
 /// provider ID after the AWSMachine is ready.
 #[test]

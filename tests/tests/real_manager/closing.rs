@@ -12,6 +12,7 @@ use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::{Value, json};
 
 use crate::SITE;
+use crate::names::insecure;
 use crate::stock::{POLICY, file, is_there, request, request_with_key, wait_until};
 
 const BINDING: &str = "clusterrolebinding";
@@ -171,6 +172,22 @@ fn the_built_in_signer_refuses_a_bootstrap_token() {
         &request("again", "own"),
         Some("denied request"),
     );
+}
+
+#[test]
+fn an_unset_mode_with_insecure_does_not_end_enforcement() {
+    let scene = insecure("unset-mode", json!({"autoApproveBindings": "Remove"}));
+    let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
+    scene.wait_for_paths("True", "Closed", &[]);
+
+    scene.change(&json!({"autoApproveBindings": null}));
+
+    scene.wait_for_paths("True", "Closed", &[]);
+    let refused = Some("denied request");
+    file(&scene, &token, &request("unset", "own"), refused);
+    // In contrast, `Report` ends enforcement.
+    scene.change(&json!({"autoApproveBindings": "Report"}));
+    file(&scene, &token, &request("reported", "own"), None);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::SITE;
 use crate::stock::{POLICY, file, is_there, request};
 
 /// The kubeconfig that `kubeadm init` writes for a node.
-fn of_kubeadm(scene: &Scene, node_name: &str) -> std::path::PathBuf {
+pub fn of_kubeadm(scene: &Scene, node_name: &str) -> std::path::PathBuf {
     let user = format!("system:node:{node_name}");
     let plane = scene.cluster.control_plane();
     plane.client_cert_kubeconfig(&user, Some("system:nodes"))

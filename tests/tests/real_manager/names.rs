@@ -38,7 +38,7 @@ fn join_without_evidence(scene: &Scene, machine: &Machine) -> PathBuf {
 }
 
 /// A Cluster whose machines join with only their bootstrap tokens.
-fn insecure(namespace: &str, settings: Value) -> Scene {
+pub fn insecure(namespace: &str, settings: Value) -> Scene {
     static INSECURE: LazyLock<Arc<Site>> = LazyLock::new(Site::insecure);
     let cluster = Scene::unattended(&INSECURE, namespace);
     Scene::attend_by(&INSECURE, cluster, "insecure", settings)

@@ -10,6 +10,8 @@ use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
 
 use crate::SITE;
+use crate::control_plane::of_kubeadm;
+use crate::stock::{file, request};
 
 /// A lifetime for which the renewal is after 100 to 140 seconds. Before the renewal, the certificate is revoked, and
 /// its record is reset.
@@ -159,4 +161,32 @@ fn a_revoked_and_reset_node_rejoins_with_its_next_renewal() {
     let failed = [("call_status", "plugin_execution_error")];
     let failures = metrics.sum("rest_client_exec_plugin_call_total", &failed);
     assert_eq!(failures, 0.0, "{}", metrics.text());
+}
+
+#[test]
+fn a_revoked_machine_without_its_record_cannot_renew_as_an_exempt_node() {
+    let cluster = Scene::unattended(&SITE, "revoked-exempt");
+    let machine = cluster.machine("cp-1").control_plane().create();
+    let settings = json!({"autoApproveBindings": "Remove", "exemptNodes": ["ControlPlane"]});
+    let scene = Scene::attend(&SITE, cluster, settings);
+    scene.wait_for_paths("True", "Closed", &[]);
+    scene.join(&machine);
+    identities(&scene, &["revoke", "--yes"], "cp-1");
+    let list = "revokednodecredentials/node-attestation-controller";
+    let listed = poll(SWEPT, || {
+        let printed = scene.kubectl().run(["get", list, "-o", "jsonpath={.spec}"]);
+        let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+        printed.contains(machine.provider_id()).then_some(())
+    });
+    assert!(listed.is_some(), "the revocation is not in the list");
+
+    // The node still has the certificate that kubeadm created before the node was adopted.
+    let namespace = scene.cluster.namespace();
+    scene
+        .management()
+        .ok(["delete", "nodeidentity", "prod-1.cp-1", "-n", namespace]);
+    let renewal = request("after-revocation", "cp-1");
+    file(&scene, &of_kubeadm(&scene, "cp-1"), &renewal, None);
+
+    scene.assert_denied("after-revocation", "IdentityRevoked");
 }

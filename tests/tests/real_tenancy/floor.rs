@@ -100,12 +100,8 @@ pub fn set_floor(management: &Management, namespace: &str) {
     let controller = format!("user:{CONTROLLER}");
     let rendered = Command::new(program("node-attestation-controller"))
         .args(["render", "floor", "--controller", &controller])
-        .args([
-            "--exempt",
-            "user:clusterctl",
-            "--responder",
-            "group:on-call",
-        ])
+        .args(["--exempt", "user:clusterctl"])
+        .args(["--responder", "group:on-call"])
         .output()
         .unwrap();
     assert!(rendered.status.success(), "{rendered:?}");
@@ -226,7 +222,9 @@ fn tenants_can_edit_settings_but_not_go_below_the_floor() {
     let report = json!({"autoApproveBindings": "Report"});
     let object = authentication(NAME, "prod-1", &report).to_string();
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    assert_refused(admin.attempt(&apply, &object), "settings", MODE);
+    for words in [&apply[..], &["replace", "-f", "-"]] {
+        assert_refused(admin.attempt(words, &object), "settings", MODE);
+    }
     for key in [
         "released-machines",
         "lowest-valid-generation",

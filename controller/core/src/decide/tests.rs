@@ -3,6 +3,7 @@
 mod adoption;
 mod attacks;
 mod built_in;
+mod exempt_revoked;
 mod explained;
 mod first_use;
 mod foreseen;

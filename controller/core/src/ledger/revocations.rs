@@ -214,9 +214,14 @@ impl KnownRevocations {
 
     /// Returns the entry for this key, or else an entry for this machine.
     pub(super) fn stops(&self, key: KeyDigest, machine: &ProviderId) -> Option<&RevokedKey> {
-        let keys = &self.list.revoked_keys;
-        let by_key = keys.get(&key.to_string());
-        by_key.or_else(|| keys.get(self.machines.get(machine.as_str())?))
+        let by_key = self.list.revoked_keys.get(&key.to_string());
+        by_key.or_else(|| self.stops_machine(machine))
+    }
+
+    /// Returns an entry for this machine.
+    pub(super) fn stops_machine(&self, machine: &ProviderId) -> Option<&RevokedKey> {
+        let key = self.machines.get(machine.as_str())?;
+        self.list.revoked_keys.get(key)
     }
 }
 

@@ -9,6 +9,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::node_removal::{OwnedNode, Removal};
 use super::records::Stored;
 use super::{Adoption, Claim, Claimant, Grant, GrantReason, LedgerPolicy, Record, TombstoneReason};
+use crate::crd::RevokedKey;
 use crate::identifiers::CertificateUid;
 use crate::refusal::{Deferral, Denial, Refusal, WaitEnd};
 use crate::verifier::Assurance;
@@ -22,6 +23,13 @@ pub(super) use recovery::can_recover;
 pub(super) use step::{Facts, HolderState, LedgerStep, Others, Question};
 
 use holding::identity_revoked;
+
+/// The denial for a key or a machine with this entry in the revocation list. If the name in the entry is invalid, the
+/// entry still applies, and the denial contains `node_name`.
+pub(super) fn stopped(entry: &RevokedKey, node_name: &NodeName) -> Denial {
+    let name = NodeName::parse(&entry.node_name);
+    Denial::IdentityRevoked(name.unwrap_or_else(|_| node_name.clone()), entry.generation)
+}
 
 /// Returns the next step of a claim.
 pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> LedgerStep {
@@ -61,12 +69,7 @@ impl Rules<'_> {
     fn is_not_stopped(&self) -> Checked<()> {
         let machine = &self.claim.assurance.identity().provider_id;
         match self.facts.revoked.stops(self.claim.key, machine) {
-            Some(entry) => {
-                // An entry with an invalid name still applies to this machine.
-                let name = NodeName::parse(&entry.node_name);
-                let name = name.unwrap_or_else(|_| self.claim.node_name.clone());
-                Err(Denial::IdentityRevoked(name, entry.generation).into())
-            }
+            Some(entry) => Err(stopped(entry, &self.claim.node_name).into()),
             None => Ok(()),
         }
     }

@@ -21,8 +21,9 @@ pub struct ExemptRenewal {
 }
 
 impl ParsedCsr {
-    /// Checks that a kubelet without the plugin would send exactly this request for a renewal, and that the node is
-    /// `exempt` and has no node identity. A node with a node identity must renew with evidence.
+    /// Checks that a kubelet without the plugin would send exactly this request for a renewal, that the node is
+    /// `exempt` and has no node identity, and that its machine is not revoked. A node with a node identity must renew
+    /// with evidence.
     pub async fn renew_exempt(
         self,
         inventory: &dyn Inventory,
@@ -83,9 +84,15 @@ impl ParsedCsr {
                 "the node has a node identity, and must renew with evidence",
             ));
         }
+        let provider_id = machine.as_ref().and_then(|one| one.provider_id.clone());
+        // The record with the revocation might be lost. Otherwise, the machine could renew an earlier certificate,
+        // which contains no UID.
+        if let Some(provider_id) = &provider_id {
+            ledger.is_not_revoked(provider_id, &node_name)?;
+        }
         Ok(ExemptRenewal {
             node_name,
-            provider_id: machine.as_ref().and_then(|one| one.provider_id.clone()),
+            provider_id,
             machine,
             approval_reason,
         })

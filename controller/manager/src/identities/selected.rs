@@ -2,25 +2,14 @@
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
-use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::now;
-use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError};
+use node_attestation_runtime::identities::{Change, Identities};
 
 use super::{unchanged, with_warning};
 use crate::error::BoxError;
 use crate::query::{Confirmation, Format};
-
-/// The change to each node identity.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Change {
-    Revoke,
-    Reset {
-        /// Also reset the node identity if its certificates are revoked.
-        revoked: bool,
-    },
-}
 
 /// Changes the live node identities in the Cluster whose Machines have these labels. Returns the output, and the
 /// failures.
@@ -55,7 +44,7 @@ pub(super) async fn change(
     }
     let (mut changed, mut failed, mut event_error) = (Vec::new(), Vec::new(), None);
     for identity in &found {
-        match Box::pin(change_one(identities, cluster, identity, change)).await {
+        match Box::pin(identities.change(identity, change, now())).await {
             Ok(one) => {
                 changed.push(one.identity);
                 event_error = one.event_error.or(event_error);
@@ -72,25 +61,6 @@ pub(super) async fn change(
         with_warning(text, event_error.as_ref())
     });
     Ok((text?, failed))
-}
-
-async fn change_one(
-    identities: &Identities,
-    cluster: &ObjectKey,
-    identity: &NodeIdentity,
-    change: Change,
-) -> Result<Changed, IdentitiesError> {
-    match change {
-        Change::Revoke => identities.revoke(identity, now()).await,
-        Change::Reset { revoked: false } => identities.reset(identity, now()).await,
-        Change::Reset { revoked: true } => {
-            if let Ok(machine) = ProviderId::parse(&identity.spec.provider_id) {
-                let released = identities.release(cluster, machine, Some(identity), now());
-                released.await?;
-            }
-            identities.reset_revoked(identity, now()).await
-        }
-    }
 }
 
 pub(super) fn names_of(identities: &[NodeIdentity]) -> String {

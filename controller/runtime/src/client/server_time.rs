@@ -14,8 +14,8 @@ use crate::shared::{Lock, Shared};
 /// The tolerated clock difference. Synchronized clocks differ by at most seconds.
 const TOLERATED: Duration = Duration::from_mins(5);
 
-/// The precision of the `Date` header.
-const PRECISION: Duration = Duration::from_secs(1);
+/// The resolution of a `Date` header.
+const RESOLUTION: Duration = Duration::from_secs(1);
 
 /// The time on an API server, from the `Date` header in its responses. Clones share their state.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ impl Default for ServerTime {
 
 impl ServerTime {
     /// Creates a value as if the API server had responded with this time.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn at(date: SystemTime) -> Self {
         let at = elapsed();
         Self(Arc::new(Shared::new(
@@ -84,17 +84,13 @@ impl ServerTime {
         self.now().unwrap_or(now)
     }
 
-    /// The present time, for a decision that an operator's machine with a wrong clock makes. The result is `now` if both
-    /// clocks agree. Otherwise, it is the API server's time, rounded up to its precision, so that it is not earlier than
-    /// an object that already exists.
-    pub fn present(&self, now: SystemTime) -> SystemTime {
-        let heard = self.now_or(now);
-        let latest = heard + PRECISION;
-        if (heard..latest).contains(&now) {
-            now
-        } else {
-            latest
-        }
+    /// The latest possible time on the API server. A `Date` header has whole seconds, so the exact time can be up to a
+    /// second later than [`now_or`](Self::now_or). Before the first response with a date, the result is `now`, which
+    /// comes from this machine's clock.
+    pub fn latest_or(&self, now: SystemTime) -> SystemTime {
+        let server = self.now();
+        let latest = server.and_then(|server| server.checked_add(RESOLUTION));
+        latest.unwrap_or(now)
     }
 
     /// The later of the API server's time and `now`, which comes from this machine's clock.
@@ -164,21 +160,11 @@ mod tests {
                 "{now:?}"
             );
             assert_eq!(ServerTime::default().now_or(clock), clock);
-        }
-    }
-
-    #[test]
-    fn the_present_time_of_a_wrong_clock_comes_from_the_api_server() {
-        let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
-        let hour = Duration::from_hours(1);
-
-        for clock in [second(EXAMPLE) - hour, second(EXAMPLE) + hour] {
-            let present = time.present(clock);
+            let latest = time.latest_or(clock);
             let expected = second(EXAMPLE + 1)..second(EXAMPLE + 600);
-            assert!(expected.contains(&present), "{present:?}");
+            assert!(expected.contains(&latest), "{latest:?}");
+            assert_eq!(ServerTime::default().latest_or(clock), clock);
         }
-        let agrees = time.now_or(second(EXAMPLE)) + PRECISION / 2;
-        assert_eq!(time.present(agrees), agrees);
     }
 
     #[test]
@@ -186,7 +172,7 @@ mod tests {
         let now = second(EXAMPLE);
         for time in [ServerTime::default(), heard("yesterday")] {
             assert_eq!(time.earlier(now), now);
-            assert_eq!(time.present(now), now);
+            assert_eq!(time.latest_or(now), now);
         }
         let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
         time.heard(&HeaderMap::new());

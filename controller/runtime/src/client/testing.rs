@@ -1,5 +1,7 @@
 //! Test API servers and the response filter, which do not need a connection.
 
+use std::time::SystemTime;
+
 use hyper::body::{Body, Bytes};
 use hyper::{Request, Response};
 use kube::{Client, client};
@@ -54,9 +56,10 @@ impl ClusterAccess {
         }
     }
 
-    /// The same API server, as if it had responded with this time.
-    #[cfg(test)]
-    pub(crate) fn with_server_time(self, server_time: ServerTime) -> Self {
+    /// Sets the time that the API server reported last.
+    #[must_use]
+    pub fn with_server_time(self, date: SystemTime) -> Self {
+        let server_time = ServerTime::at(date);
         Self {
             server_time,
             ..self

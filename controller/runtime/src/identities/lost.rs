@@ -117,7 +117,7 @@ impl Identities {
             IdentitiesError::MixedEvidence(cluster.clone())
         );
         let who = self.who().await;
-        let now = whole_seconds(self.management.server_time().present(now));
+        let now = whole_seconds(self.present(now));
         for machine in machines {
             let identity = record(&authentication, cluster, machine, (who.as_deref(), now));
             let Some(identity) = identity else { continue };

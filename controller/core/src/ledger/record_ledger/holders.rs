@@ -46,6 +46,24 @@ impl RecordLedger {
         Ok(holder.transpose()?)
     }
 
+    /// Checks that the revocation list does not contain the machine with this provider ID. The check does not need a
+    /// record, which can be missing, or can come from a backup that is older than the revocation.
+    ///
+    /// # Errors
+    ///
+    /// Denies a request from a revoked machine.
+    pub fn is_not_revoked(
+        &self,
+        machine: &ProviderId,
+        node_name: &NodeName,
+    ) -> Result<(), Refusal> {
+        let revoked = self.revocations.known().map_err(unavailable)?;
+        match revoked.stops_machine(machine) {
+            Some(entry) => Err(rules::stopped(entry, node_name).into()),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the machine with this provider ID holds the name, and was attested when it claimed the name. `uid` is
     /// the UID in the requester's certificate, if the certificate contains one.
     ///
