@@ -12,7 +12,7 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{
-    Change, Changed, Identities, IdentitiesError, NamedNodes, Restored,
+    Changed, Identities, IdentitiesError, IdentityChange, NamedNodes, Restored,
 };
 use serde::Serialize;
 
@@ -124,17 +124,17 @@ struct Whose {
 
 impl Act {
     /// The labels in a command for several nodes, with the change that the command makes.
-    fn selected(&self) -> Option<(&Target, &str, Change, &Confirmation)> {
+    fn selected(&self) -> Option<(&Target, &str, IdentityChange, &Confirmation)> {
         let (target, change, confirmation) = match self {
             Self::Reset(reset) => {
                 let revoked = reset.revoked;
                 (
                     &reset.target,
-                    Change::Reset { revoked },
+                    IdentityChange::Reset { revoked },
                     &reset.confirmation,
                 )
             }
-            Self::Revoke(revoke) => (&revoke.target, Change::Revoke, &revoke.confirmation),
+            Self::Revoke(revoke) => (&revoke.target, IdentityChange::Revoke, &revoke.confirmation),
             Self::List { .. } | Self::Show(_) | Self::Restored { .. } | Self::Floor { .. } => {
                 return None;
             }
@@ -215,7 +215,8 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             if !confirmation.ask(&effect_of_revocation(&found, is_listed))? {
                 return Ok((unchanged(output, &found)?, errors));
             }
-            let changed = Box::pin(identities.change(&found, Change::Revoke, now())).await?;
+            let changed =
+                Box::pin(identities.change(&found, IdentityChange::Revoke, now())).await?;
             let identity = &changed.identity;
             output.print(identity, || {
                 let text = said_of_revocation(identity, &of, is_listed);
@@ -309,7 +310,7 @@ async fn reset_of(
         }));
     }
     if let (Some(found), None) = (&found, provider_id) {
-        let reset = Change::Reset { revoked: *revoked };
+        let reset = IdentityChange::Reset { revoked: *revoked };
         let changed = Box::pin(identities.change(found, reset, now())).await?;
         return Ok(Ok(changed));
     }

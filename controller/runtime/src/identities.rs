@@ -25,7 +25,7 @@ mod selected;
 
 pub use lost::NamedNodes;
 pub use restored::Restored;
-pub use selected::Change;
+pub use selected::IdentityChange;
 
 use crate::capi::{ObjectKey, member_machines};
 use crate::client::{CallError, ClusterAccess, call};

@@ -5,7 +5,7 @@ use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::NodeIdentity;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::now;
-use node_attestation_runtime::identities::{Change, Identities};
+use node_attestation_runtime::identities::{Identities, IdentityChange};
 
 use super::{unchanged, with_warning};
 use crate::error::BoxError;
@@ -16,7 +16,7 @@ use crate::query::{Confirmation, Format};
 pub(super) async fn change(
     identities: &Identities,
     (cluster, labels): (&ObjectKey, &str),
-    change: Change,
+    change: IdentityChange,
     (confirmation, output): (&Confirmation, Format),
 ) -> Result<(String, Vec<String>), BoxError> {
     let found = identities.of_machines(cluster, labels).await?;
@@ -24,14 +24,14 @@ pub(super) async fn change(
     ensure!(!found.is_empty(), none().into());
     let (count, names) = (found.len(), names_of(&found));
     let (verb, effect) = match change {
-        Change::Revoke => (
+        IdentityChange::Revoke => (
             "Revoked",
             format!(
                 "Revokes {count} nodes: {names}. The workload cluster refuses every write with their certificates, \
                  their Nodes become NotReady, and their machines do not get certificates."
             ),
         ),
-        Change::Reset { .. } => (
+        IdentityChange::Reset { .. } => (
             "Reset",
             format!(
                 "Resets {count} nodes: {names}. The next valid claim for each name opens a new generation, even with \

@@ -11,7 +11,7 @@ use crate::capi::ObjectKey;
 
 /// The change to each record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum IdentityChange {
     /// Revokes the certificates of the current generation.
     Revoke,
     /// Resets the record.
@@ -31,7 +31,7 @@ impl Identities {
     pub async fn change(
         &self,
         identity: &NodeIdentity,
-        change: Change,
+        change: IdentityChange,
         now: SystemTime,
     ) -> Result<Changed, IdentitiesError> {
         let error = match Box::pin(self.change_once(identity, change, now)).await {
@@ -49,13 +49,13 @@ impl Identities {
     async fn change_once(
         &self,
         identity: &NodeIdentity,
-        change: Change,
+        change: IdentityChange,
         now: SystemTime,
     ) -> Result<Changed, IdentitiesError> {
         match change {
-            Change::Revoke => self.revoke(identity, now).await,
-            Change::Reset { revoked: false } => self.reset(identity, now).await,
-            Change::Reset { revoked: true } => {
+            IdentityChange::Revoke => self.revoke(identity, now).await,
+            IdentityChange::Reset { revoked: false } => self.reset(identity, now).await,
+            IdentityChange::Reset { revoked: true } => {
                 let NodeIdentitySpec {
                     cluster_name,
                     provider_id,
@@ -74,9 +74,13 @@ impl Identities {
 
 /// Whether the operator's selection also applies to the record after a concurrent change. A revocation applies to each
 /// generation of the machine. A reset applies only to the listed generation, because a later one has another key.
-fn still_applies(change: Change, listed: &NodeIdentitySpec, fresh: &NodeIdentitySpec) -> bool {
+fn still_applies(
+    change: IdentityChange,
+    listed: &NodeIdentitySpec,
+    fresh: &NodeIdentitySpec,
+) -> bool {
     let is_its = fresh.provider_id == listed.provider_id && fresh.tombstone.is_none();
-    is_its && (change == Change::Revoke || fresh.generation == listed.generation)
+    is_its && (change == IdentityChange::Revoke || fresh.generation == listed.generation)
 }
 
 #[cfg(test)]
@@ -93,7 +97,7 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    const RESET: Change = Change::Reset { revoked: false };
+    const RESET: IdentityChange = IdentityChange::Reset { revoked: false };
 
     fn record(version: &str, spec: &Value) -> Value {
         let mut object = json!({
@@ -120,7 +124,7 @@ mod tests {
     /// Changes a listed record. The first writes get these statuses, and the record then has these fields. Returns the
     /// result, and the number of writes.
     async fn changed(
-        change: Change,
+        change: IdentityChange,
         refusals: &[u16],
         spec: Value,
     ) -> (Result<Changed, IdentitiesError>, usize) {
@@ -155,14 +159,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_renewal_during_the_command_does_not_prevent_the_change() {
-        for change in [Change::Revoke, RESET] {
+        for change in [IdentityChange::Revoke, RESET] {
             let (done, writes) = changed(change, &[409], json!({})).await;
 
             assert!(done.is_ok(), "{change:?}: {done:?}");
             assert_eq!(writes, 2);
         }
         let later = json!({"generation": 6});
-        let (done, _) = changed(Change::Revoke, &[409], later).await;
+        let (done, _) = changed(IdentityChange::Revoke, &[409], later).await;
         assert_eq!(done.unwrap().identity.spec.generation, 6);
     }
 
@@ -174,8 +178,8 @@ mod tests {
         for (change, spec) in [
             (RESET, json!({"generation": 6})),
             (RESET, other.clone()),
-            (Change::Revoke, other),
-            (Change::Revoke, retired),
+            (IdentityChange::Revoke, other),
+            (IdentityChange::Revoke, retired),
         ] {
             let (done, writes) = changed(change, &[409], spec.clone()).await;
 
@@ -187,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn another_failure_or_a_second_conflict_is_an_error() {
         for (refusals, expected) in [(&[403][..], 1), (&[409, 409], 2)] {
-            let (done, writes) = changed(Change::Revoke, refusals, json!({})).await;
+            let (done, writes) = changed(IdentityChange::Revoke, refusals, json!({})).await;
 
             assert!(matches!(done, Err(IdentitiesError::Call(_))), "{done:?}");
             assert_eq!(writes, expected);
