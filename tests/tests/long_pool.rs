@@ -51,13 +51,11 @@ fn token_after(pool: &MachinePool, former: &[String]) -> String {
 
 /// The Secret for this token in the workload cluster.
 fn secret(scene: &Scene, token: &str) -> Option<Value> {
-    let name = format!("bootstrap-token-{token}");
-    let words = ["get", "secret", &name, "-n", "kube-system", "-o", "json"];
-    let found = scene.plane().kubectl().run(words);
-    found
-        .status
-        .success()
-        .then(|| serde_json::from_slice(&found.stdout).unwrap())
+    let words = format!("get secret bootstrap-token-{token} -n kube-system -o json");
+    // Without this option, any failure of kubectl would look like a deleted token.
+    let words = words.split(' ').chain(["--ignore-not-found"]);
+    let found = scene.plane().kubectl().ok(words);
+    (!found.is_empty()).then(|| serde_json::from_str(&found).unwrap())
 }
 
 /// The expiry time of this token.

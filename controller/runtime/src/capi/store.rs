@@ -367,7 +367,10 @@ impl<M: Member> Stored for M {
             .0
             .read(|places| Self::clusters(places).get(key).cloned());
         let changed = |members: &Members| self.changed_in(members, &key.name);
-        place.map_or_else(ChangedMembers::default, |place| place.members.read(changed))
+        match place {
+            Some(place) => place.members.read(changed),
+            None => changed(&NO_MEMBERS),
+        }
     }
 
     fn next_that_fits(store: &Store, after: Option<&str>) -> Option<ObjectKey> {
@@ -437,7 +440,7 @@ impl Member for MachinePool {
 
     fn changed_in(&self, members: &Members, name: &str) -> ChangedMembers {
         let before = members.pools.get(name);
-        before.map_or_else(ChangedMembers::default, |before| self.changed_from(before))
+        before.map_or_else(|| self.all_added(), |before| self.changed_from(before))
     }
 
     fn fit(store: &Store, key: &ObjectKey, pool: Option<&mut Self>) -> Option<MemberLimit> {

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::ACCEPT;
@@ -65,7 +67,11 @@ async fn a_write_reads_only_the_metadata_of_the_new_version() {
             Some(APPROVAL) => "8",
             _ => "9",
         };
-        let answer = json!({"metadata": {"name": "a", "resourceVersion": version}}).to_string();
+        let answer = json!({"metadata": {
+            "name": "a", "resourceVersion": version,
+            "labels": {"of": "others"}, "finalizers": ["example.com/others"],
+        }});
+        let answer = answer.to_string();
         async move { Response::new(Full::new(Bytes::from(answer))) }
     });
     let store = KubeStore::all(access.client().clone());
@@ -78,6 +84,11 @@ async fn a_write_reads_only_the_metadata_of_the_new_version() {
     assert!(is_approved(&approved));
     assert_eq!(approved.metadata.resource_version.as_deref(), Some("8"));
     assert_eq!(approved.spec, request.spec);
+    // The next write would delete metadata that it does not contain.
+    let labels = BTreeMap::from([("of".to_owned(), "others".to_owned())]);
+    assert_eq!(approved.metadata.labels, Some(labels));
+    let finalizers = vec!["example.com/others".to_owned()];
+    assert_eq!(approved.metadata.finalizers, Some(finalizers));
 
     let issued = store.update(STATUS, &approved).await.unwrap();
     assert_eq!(issued.metadata.resource_version.as_deref(), Some("9"));

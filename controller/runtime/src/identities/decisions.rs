@@ -74,6 +74,7 @@ impl Identities {
         let note = format!("machine {machine} can claim node names again");
         // The controller ignores a later time, both of a revocation and of a release.
         let latest = present + MAX_CLOCK_DIFFERENCE;
+        let identity = identity.filter(|identity| identity.spec.provider_id == machine.as_str());
         let revoked = identity.and_then(|identity| identity.spec.revoked);
         let revoked = revoked.map(|revoked| revoked.at).filter(|at| *at <= latest);
         let at = revoked.map_or(present, |at| at.max(present));

@@ -27,7 +27,8 @@ impl Identities {
     ///
     /// # Errors
     ///
-    /// Returns an error if the record could not be written, or if a reset would now apply to another generation.
+    /// Returns an error if the record could not be written, or if a reset would now apply to another generation or to
+    /// another revocation.
     pub async fn change(
         &self,
         identity: &NodeIdentity,
@@ -73,14 +74,16 @@ impl Identities {
 }
 
 /// Whether the operator's selection also applies to the record after a concurrent change. A revocation applies to each
-/// generation of the machine. A reset applies only to the listed generation, because a later one has another key.
+/// generation of the machine. A reset applies only to the listed generation, because a later one has another key, and
+/// must not end a revocation that another operator has made since then.
 fn still_applies(
     change: IdentityChange,
     listed: &NodeIdentitySpec,
     fresh: &NodeIdentitySpec,
 ) -> bool {
     let is_its = fresh.provider_id == listed.provider_id && fresh.tombstone.is_none();
-    is_its && (change == IdentityChange::Revoke || fresh.generation == listed.generation)
+    let is_unchanged = fresh.generation == listed.generation && fresh.revoked == listed.revoked;
+    is_its && (change == IdentityChange::Revoke || is_unchanged)
 }
 
 #[cfg(test)]
@@ -121,6 +124,15 @@ mod tests {
         object
     }
 
+    fn authentication() -> Value {
+        json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "KubeletAuthentication",
+            "metadata": {"name": "prod-1", "namespace": "default"},
+            "spec": {"clusterName": "prod-1", "authorizedAttestors": ["null"]},
+        })
+    }
+
     /// Changes a listed record. The first writes get these statuses, and the record then has these fields. Returns the
     /// result, and the number of writes.
     async fn changed(
@@ -132,8 +144,11 @@ mod tests {
         let writes = Arc::new(Mutex::new(0));
         let written = writes.clone();
         let management = ClusterAccess::in_memory(move |request: Request<Body>| {
-            let is_record = request.uri().path().contains("nodeidentities");
-            let mut status = if is_record { 200_u16 } else { 403 };
+            let path = request.uri().path();
+            let is_record = path.contains("nodeidentities");
+            let is_authentication = path.contains("kubeletauthentications");
+            let is_served = is_record || is_authentication;
+            let mut status = if is_served { 200_u16 } else { 403 };
             if is_record && *request.method() == Method::PATCH {
                 *written.lock() += 1;
                 let mut refusals = refusals.lock();
@@ -141,7 +156,9 @@ mod tests {
                     status = refusals.remove(0);
                 }
             }
-            let answer = if status == 200 {
+            let answer = if status == 200 && is_authentication {
+                authentication()
+            } else if status == 200 {
                 record("8", &spec)
             } else {
                 json!({"kind": "Status", "code": status, "metadata": {}})
@@ -186,6 +203,19 @@ mod tests {
             assert!(matches!(done, Err(IdentitiesError::Call(_))), "{spec}");
             assert_eq!(writes, 1, "{spec}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_not_repeated_after_a_revocation_by_another_operator() {
+        let by_another = json!({
+            "revoked": {"generation": 5, "at": "2026-11-22T12:00:00Z"},
+        });
+
+        let reset = IdentityChange::Reset { revoked: true };
+        let (done, writes) = changed(reset, &[409], by_another).await;
+
+        assert!(matches!(done, Err(IdentitiesError::Call(_))), "{done:?}");
+        assert_eq!(writes, 1);
     }
 
     #[tokio::test]

@@ -106,6 +106,14 @@ pub(in crate::capi) struct ChangedMembers {
 }
 
 impl MachinePool {
+    /// All members of a new pool. Another pool can have listed them before.
+    pub(in crate::capi) fn all_added(&self) -> ChangedMembers {
+        ChangedMembers {
+            added: self.provider_ids.iter().cloned().collect(),
+            removed: Vec::new(),
+        }
+    }
+
     /// The members that differ from the previous version of this pool.
     ///
     /// A pool has no deletion time for a member. A member was removed by a scale-down if the pool still has the number

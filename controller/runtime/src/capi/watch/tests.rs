@@ -144,6 +144,26 @@ fn a_pool_member_counts_as_deleted_only_after_a_scale_down() {
 }
 
 #[test]
+fn a_member_that_a_new_pool_lists_no_longer_counts_as_deleted() {
+    let ids = ["metal:///m1", "metal:///m2"];
+    let pool = |name: &str, members: &[&str]| Contract::V1Beta2.pool(name, members);
+    for name in ["p", "q"] {
+        let (objects, mut listing) = (objects(), BTreeSet::new());
+        let inventory = CapiInventory::new(objects.clone(), ObjectKey::new(NAMESPACE, "prod-1"));
+        let one = pool("p", &ids[..1]);
+        apply::<MachinePool>(&objects, Event::Apply(raw(pool("p", &ids))), &mut listing);
+        apply::<MachinePool>(&objects, Event::Apply(raw(one.clone())), &mut listing);
+        assert!(inventory.was_deleted(ids[1]), "{name}");
+        apply::<MachinePool>(&objects, Event::Delete(raw(one)), &mut listing);
+
+        let again = Event::Apply(raw(pool(name, &ids)));
+        apply::<MachinePool>(&objects, again, &mut listing);
+
+        assert!(!inventory.was_deleted(ids[1]), "{name}");
+    }
+}
+
+#[test]
 fn an_interrupted_list_is_restarted() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     list(&objects, &mut listing, &["m1"]);

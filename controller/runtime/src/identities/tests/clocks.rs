@@ -203,10 +203,15 @@ async fn a_release_follows_a_revocation_on_machines_with_other_clocks() {
 #[tokio::test]
 async fn a_release_covers_a_revocation_by_a_fast_clock() {
     // The controller ignores the second time, because no command writes it.
-    for (revoked_at, covers) in [(SERVER + 300, true), (SERVER + 3600, false)] {
+    for (revoked_at, of, covers) in [
+        (SERVER + 300, "metal:///m1", true),
+        (SERVER + 300, "metal:///m2", false),
+        (SERVER + 3600, "metal:///m1", false),
+    ] {
         for now in clocks() {
             let (identities, written) = with_annotations(json!({}));
-            let (cluster, identity) = (cluster(), revoked(second(revoked_at)));
+            let (cluster, mut identity) = (cluster(), revoked(second(revoked_at)));
+            of.clone_into(&mut identity.spec.provider_id);
 
             let release = identities.release(&cluster, machine(), Some(&identity), now);
 
