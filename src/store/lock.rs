@@ -34,7 +34,13 @@ const MAX_HOLDER_LEN: u64 = 4096;
 #[must_use = "the lock is released when this is dropped"]
 pub(crate) struct StoreLock {
     store: Store,
-    _file: File,
+    file: File,
+}
+
+impl Drop for StoreLock {
+    fn drop(&mut self) {
+        unlock(&self.file);
+    }
 }
 
 impl Deref for StoreLock {
@@ -43,6 +49,13 @@ impl Deref for StoreLock {
     fn deref(&self) -> &Store {
         &self.store
     }
+}
+
+/// Releases the lock of the file. If the file were only closed, a program that another thread starts at this moment would
+/// keep the lock, because the child process has all files until it executes the program.
+fn unlock(file: &File) {
+    // The kernel has no reason to refuse this, and releases the lock when all copies of the file are closed.
+    drop(fs2::FileExt::unlock(file));
 }
 
 /// The description of the process that holds the lock, which that process wrote.
@@ -105,7 +118,7 @@ impl Store {
         drop(introduce(&mut file, program, now));
         Ok(StoreLock {
             store: self.clone(),
-            _file: file,
+            file,
         })
     }
 
@@ -117,7 +130,10 @@ impl Store {
         };
         // Take a shared lock for a short time. A run that tries to take the lock during this time retries.
         match fs2::FileExt::try_lock_shared(&file) {
-            Ok(()) => Ok(None),
+            Ok(()) => {
+                unlock(&file);
+                Ok(None)
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Some(holder(&mut file))),
             Err(error) => Err(unlockable(&path, error)),
         }
@@ -181,4 +197,25 @@ fn holder(file: &mut File) -> Holder {
     read.ok()
         .and_then(|_| serde_json::from_slice(&text).ok())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_inherits_the_file_does_not_keep_the_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(&root.path().join("state")).unwrap();
+        let take = || store.lock(Deadline::after(Duration::ZERO), "the-plugin", UNIX_EPOCH);
+        let held = take().unwrap();
+        let inherited = held.file.try_clone().unwrap();
+        let error = take().unwrap_err().to_string();
+        assert!(error.contains("/lock was held for more than "), "{error}");
+
+        drop(held);
+
+        drop(take().unwrap());
+        drop(inherited);
+    }
 }
