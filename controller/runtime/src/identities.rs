@@ -350,7 +350,7 @@ mod tests {
     mod clocks;
     mod durations;
 
-    fn record() -> NodeIdentity {
+    pub(super) fn record() -> NodeIdentity {
         let object = json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
             "metadata": {"name": "prod-1.n1", "namespace": "default", "resourceVersion": "7"},

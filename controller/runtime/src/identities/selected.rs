@@ -97,27 +97,16 @@ mod tests {
     use parking_lot::Mutex;
     use serde_json::{Value, json};
 
+    use super::super::tests::record;
     use super::*;
     use crate::client::ClusterAccess;
 
     const RESET: IdentityChange = IdentityChange::Reset { revoked: false };
 
-    fn record(version: &str, spec: &Value) -> Value {
-        let mut object = json!({
-            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
-            "metadata": {
-                "name": "prod-1.n1", "namespace": "default", "resourceVersion": version,
-            },
-            "spec": {
-                "clusterName": "prod-1", "nodeName": "n1", "uid": "0".repeat(32),
-                "providerID": "metal:///m1", "attestor": "tpm", "generation": 5,
-                "opened": {
-                    "keySHA256": "0".repeat(64), "requestName": "r", "requestUID": "u",
-                    "time": "2026-11-21T12:00:00Z",
-                },
-                "notAfter": "2026-11-28T12:00:00Z",
-            },
-        });
+    /// The listed record, after another client has changed these fields.
+    fn fresh(spec: &Value) -> Value {
+        let mut object = serde_json::to_value(record()).unwrap();
+        object["metadata"]["resourceVersion"] = "8".into();
         for (name, value) in spec.as_object().unwrap() {
             object["spec"][name] = value.clone();
         }
@@ -159,7 +148,7 @@ mod tests {
             let answer = if status == 200 && is_authentication {
                 authentication()
             } else if status == 200 {
-                record("8", &spec)
+                fresh(&spec)
             } else {
                 json!({"kind": "Status", "code": status, "metadata": {}})
             };
@@ -168,8 +157,7 @@ mod tests {
             async move { response }
         });
         let identities = Identities::new(&management);
-        let listed = serde_json::from_value(record("7", &json!({}))).unwrap();
-        let done = Box::pin(identities.change(&listed, change, SystemTime::UNIX_EPOCH)).await;
+        let done = Box::pin(identities.change(&record(), change, SystemTime::UNIX_EPOCH)).await;
         let writes = *writes.lock();
         (done, writes)
     }
@@ -208,7 +196,7 @@ mod tests {
     #[tokio::test]
     async fn a_reset_is_not_repeated_after_a_revocation_by_another_operator() {
         let by_another = json!({
-            "revoked": {"generation": 5, "at": "2026-11-22T12:00:00Z"},
+            "revoked": {"generation": 1, "at": "2026-11-22T12:00:00Z"},
         });
 
         let reset = IdentityChange::Reset { revoked: true };
